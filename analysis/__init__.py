@@ -1,0 +1,1 @@
+"""Read tables of runs, fit power laws, and estimate the compute multiplier with its interval. Needs no torch."""

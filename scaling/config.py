@@ -1,0 +1,444 @@
+"""Every setting and its default, checked when it is built. Reading them from files is `loading.py`'s job.
+
+What decides a run's result is in `model`, `residual`, `data`, `train` and `seed`; what does not is in
+`execution` and stays out of the run's identity.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar, Literal
+
+from scaling.compute import ModelShape, non_embedding_parameters
+from scaling.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A condition on the values of `keys`; `allowed` says, for the error message, what is."""
+
+    keys: tuple[str, ...]
+    holds: Callable[[Any], bool]
+    allowed: str
+
+    def problem(self, values: Any, prefix: str = "") -> str | None:
+        """The error line if `values` (anything with the keys as attributes) breaks the rule, else None."""
+        try:
+            if self.holds(values):
+                return None
+        except TypeError:
+            pass
+        given = ", ".join(f"{prefix}{key} is {getattr(values, key)!r}" for key in self.keys)
+        return f"{given}: {self.allowed}"
+
+
+class Checked:
+    """Base of the configuration classes: building one with a bad value raises ConfigError naming every bad key."""
+
+    rules: ClassVar[tuple[Rule, ...]] = ()
+
+    def __post_init__(self) -> None:
+        problems = [p for rule in self.rules if (p := rule.problem(self))]
+        if problems:
+            raise ConfigError(problems, where=type(self).__name__)
+
+
+def _at_least(low: float, *keys: str) -> tuple[Rule, ...]:
+    return tuple(Rule((k,), lambda c, k=k: getattr(c, k) >= low, f"must be at least {low}") for k in keys)
+
+
+def _positive(*keys: str) -> tuple[Rule, ...]:
+    return tuple(Rule((k,), lambda c, k=k: getattr(c, k) > 0, "must be greater than 0") for k in keys)
+
+
+def _named(*keys: str) -> tuple[Rule, ...]:
+    """Names become folder names, so they are letters, digits, dot, underscore and hyphen."""
+
+    def holds(value: str) -> bool:
+        return bool(value) and value[0].isalnum() and all(ch.isalnum() or ch in "._-" for ch in value)
+
+    return tuple(
+        Rule((k,), lambda c, k=k: holds(getattr(c, k)), "must be letters, digits, '.', '_' or '-'") for k in keys
+    )
+
+
+@dataclass(frozen=True)
+class ModelConfig(Checked):
+    """Shape of the decoder. Parameters and FLOPs follow from it (`compute.py`)."""
+
+    name: str
+    """Name of the size, part of every run's name."""
+    n_layers: int
+    """Transformer layers; each is two sublayers, attention and MLP."""
+    d_model: int
+    """Width of the residual stream."""
+    n_heads: int
+    """Query heads."""
+    d_ff: int
+    """Width of the SwiGLU MLP."""
+    head_dim: int = 32
+    """Width of a head, independent of d_model; even, because rotary embeddings turn pairs."""
+    n_kv_heads: int | None = None
+    """Key and value heads; n_heads if not given (full attention), a divisor of it for grouped attention."""
+    tied_head: bool = True
+    """Whether the output head shares the embedding's weights."""
+    rope_theta: float = 10_000.0
+    """Base of the rotary embedding's wavelengths."""
+    norm_eps: float = 1e-10
+    """Added to the mean square in every RMSNorm. Averaging k sources divides the stream by k, so this has to stay
+    far below (embedding deviation / k)^2 for the arms to agree before training."""
+
+    rules = (
+        *_named("name"),
+        *_at_least(1, "n_layers", "d_model", "n_heads", "d_ff"),
+        Rule(
+            ("head_dim",),
+            lambda c: c.head_dim >= 2 and c.head_dim % 2 == 0,
+            "must be even and at least 2, because rotary embeddings turn pairs",
+        ),
+        Rule(
+            ("n_kv_heads", "n_heads"),
+            lambda c: c.n_kv_heads is None or (c.n_kv_heads >= 1 and c.n_heads % c.n_kv_heads == 0),
+            "n_kv_heads must divide n_heads",
+        ),
+        *_positive("rope_theta", "norm_eps"),
+    )
+
+    @property
+    def n_sublayers(self) -> int:
+        """L, the number of sublayers (PAPER section 1: each attention and each MLP counts as one)."""
+        return 2 * self.n_layers
+
+
+@dataclass(frozen=True)
+class ResidualConfig(Checked):
+    """Which residual scheme, the independent variable, and its own options."""
+
+    scheme: str = "baseline"
+    """Name of a registered scheme: baseline, block, full, or one of yours."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Options of that scheme, for example {n_blocks: 8} or {block_size: 4} (in sublayers) for block."""
+
+
+@dataclass(frozen=True)
+class DataConfig(Checked):
+    """A corpus: where its text is and how it becomes tokens."""
+
+    name: str
+    """Name of the corpus; its shards lie in <data folder>/<name>-<hash of the settings>."""
+    source: Literal["python", "files", "hub"] = "files"
+    """`python` is the standard library's own source text, `files` local files, `hub` a Hugging Face dataset."""
+    train_files: list[str] = field(default_factory=list)
+    """For `files`: json, jsonl, parquet or text files or globs, also compressed with xz, gz or zst."""
+    validation_files: list[str] = field(default_factory=list)
+    """For `files`: held-out files; if there are none, documents are held out of train_files."""
+    hub_path: str = ""
+    """For `hub`: owner/name of the dataset."""
+    hub_config: str | None = None
+    """For `hub`: configuration, for example sample-100BT."""
+    hub_revision: str | None = None
+    """For `hub`: commit or tag, so that the text stays the same."""
+    text_field: str = "text"
+    """Column that holds the text of a document."""
+    validation_fraction: float = 0.01
+    """Share of documents held out, chosen by the hash of their text, where no validation files are given."""
+    max_train_tokens: int | None = None
+    """Stop after this many training tokens; the whole corpus if not given."""
+    tokenizer: str | None = None
+    """Published tokenizer, by hub name or folder; a byte-level BPE is trained on the corpus if not given."""
+    vocab_size: int = 4096
+    """Entries of the vocabulary: what the BPE is trained to, or at least the published tokenizer's."""
+    bpe_bytes: int = 20_000_000
+    """Bytes of training text the BPE is trained on."""
+
+    rules = (
+        *_named("name"),
+        Rule(
+            ("source", "hub_path"),
+            lambda c: c.source != "hub" or bool(c.hub_path),
+            "source hub needs hub_path, the dataset's owner/name",
+        ),
+        Rule(
+            ("validation_fraction",),
+            lambda c: 0 < c.validation_fraction <= 0.5,
+            "must be greater than 0 and at most 0.5",
+        ),
+        Rule(
+            ("max_train_tokens",),
+            lambda c: c.max_train_tokens is None or c.max_train_tokens >= 1,
+            "must be at least 1, or left out for the whole corpus",
+        ),
+        Rule(
+            ("vocab_size",),
+            lambda c: 257 <= c.vocab_size <= 2**32,
+            "must be from 257 (the bytes and the end of text) to 4294967296 (what a uint32 shard holds)",
+        ),
+        *_at_least(1000, "bpe_bytes"),
+    )
+
+    _locations: ClassVar = ("train_files", "validation_files")
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the tokens, without where the files happen to lie (the shards' index has their hash)."""
+        return {k: v for k, v in asdict(self).items() if k not in self._locations}
+
+    @property
+    def folder_name(self) -> str:
+        """Name of the folder of this corpus's shards."""
+        return f"{self.name}-{digest(self.identity())}"
+
+
+@dataclass(frozen=True)
+class TrainConfig(Checked):
+    """Batch, optimiser and schedule: what every arm of a size shares."""
+
+    seq_len: int
+    """T, tokens in a sequence."""
+    batch_tokens: int
+    """Tokens in the global batch of one optimiser step, whatever the micro-batch and the devices."""
+    tokens: float | None = None
+    """Training tokens, taken to the nearest whole number of steps. Give this or tokens_per_parameter."""
+    tokens_per_parameter: float | None = None
+    """Training tokens per non-embedding parameter of the baseline; equal in every arm of a size."""
+    allow_repeat: bool = False
+    """Whether a corpus smaller than the training tokens may be read more than once."""
+    validation_tokens: int = 131_072
+    """Tokens of the validation set that every loss is measured on."""
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """`muon` for the hidden matrices with adamw for the rest, or adamw for all."""
+    lr: float = 3e-3
+    """Peak learning rate."""
+    muon_lr: float = 0.02
+    """Peak learning rate of the matrices under muon."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """AdamW's decay of the first and the second moment."""
+    weight_decay: float = 0.1
+    """Decoupled weight decay, on hidden matrices and an untied head only."""
+    clip_norm: float = 1.0
+    """Largest norm of the gradient of a step."""
+    schedule: Literal["cosine", "wsd"] = "cosine"
+    """`cosine`, or `wsd`: warm-up, stable, linear decay."""
+    warmup_fraction: float = 0.05
+    """Share of the steps in which the learning rate rises linearly from 0."""
+    decay_fraction: float = 0.2
+    """For wsd: share of the steps in which it falls to its end."""
+    final_lr_fraction: float = 0.1
+    """Learning rate at the end as a share of the peak."""
+    precision: Literal["float32", "bf16"] = "float32"
+    """`bf16` is autocast: weights, residual stream and depth logits stay float32."""
+
+    rules = (
+        *_at_least(2, "seq_len"),
+        Rule(
+            ("batch_tokens", "seq_len"),
+            lambda c: c.batch_tokens >= c.seq_len and c.batch_tokens % c.seq_len == 0,
+            "batch_tokens must be a multiple of seq_len",
+        ),
+        Rule(
+            ("tokens", "tokens_per_parameter"),
+            lambda c: (c.tokens is None) != (c.tokens_per_parameter is None),
+            "give exactly one of the two",
+        ),
+        Rule(("tokens",), lambda c: c.tokens is None or c.tokens > 0, "must be greater than 0"),
+        Rule(
+            ("tokens_per_parameter",),
+            lambda c: c.tokens_per_parameter is None or c.tokens_per_parameter > 0,
+            "must be greater than 0",
+        ),
+        Rule(
+            ("validation_tokens", "seq_len"),
+            lambda c: c.validation_tokens >= c.seq_len and c.validation_tokens % c.seq_len == 0,
+            "validation_tokens must be a multiple of seq_len",
+        ),
+        *_positive("lr", "muon_lr", "clip_norm"),
+        Rule(
+            ("betas",),
+            lambda c: len(c.betas) == 2 and all(0 <= b < 1 for b in c.betas),
+            "must be two numbers from 0 to below 1",
+        ),
+        *_at_least(0, "weight_decay"),
+        *(
+            Rule((k,), lambda c, k=k: 0 <= getattr(c, k) <= 1, "must be from 0 to 1")
+            for k in ("warmup_fraction", "decay_fraction", "final_lr_fraction")
+        ),
+        Rule(
+            ("warmup_fraction", "decay_fraction"),
+            lambda c: c.schedule != "wsd" or c.warmup_fraction + c.decay_fraction <= 1,
+            "must not exceed 1 together",
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class ExecutionConfig(Checked):
+    """How a run is carried out: nothing here changes what it computes, beyond rounding."""
+
+    runs_folder: str = "runs"
+    """Where run directories are made."""
+    data_folder: str = "data"
+    """Where the corpora's shards are."""
+    micro_batch: int | None = None
+    """Sequences in one forward pass on one device; the largest that memory holds is fastest. The whole batch of a
+    device if not given."""
+    accelerator: Literal["auto", "cpu", "cuda"] = "auto"
+    """Device of a run; `auto` takes a GPU where there is one."""
+    devices: int = 1
+    """Devices of one run; more than one trains data-parallel."""
+    compile: bool = False
+    """Whether the model is compiled, in place. Pays off from a few minutes of training on."""
+    workers: int = 0
+    """Processes that load data; the shards are memory-mapped, so 0 is nearly always right."""
+    log_every: int = 10
+    """Steps between two rows of metrics.csv."""
+    validate_every: int = 200
+    """Steps between two measurements of the validation loss; it is always measured at the end."""
+    checkpoint_every: int = 100
+    """Steps between two checkpoints."""
+    tensorboard: bool = False
+    """Whether to write TensorBoard events beside metrics.csv (extra `tensorboard`)."""
+    retries: int = 2
+    """How often a sweep starts a failed run again."""
+    peak_tflops: float | None = None
+    """Peak TFLOP/s of one device at this precision, for the utilisation; none is printed if it is not given."""
+
+    rules = (
+        Rule(
+            ("micro_batch",),
+            lambda c: c.micro_batch is None or c.micro_batch >= 1,
+            "must be at least 1, or left out for the whole batch",
+        ),
+        *_at_least(1, "devices", "log_every", "validate_every", "checkpoint_every"),
+        *_at_least(0, "workers", "retries"),
+        *(
+            Rule(
+                (k, "log_every"),
+                lambda c, k=k: getattr(c, k) % c.log_every == 0,
+                f"{k} must be a multiple of log_every",
+            )
+            for k in ("validate_every", "checkpoint_every")
+        ),
+        Rule(
+            ("peak_tflops",),
+            lambda c: c.peak_tflops is None or c.peak_tflops > 0,
+            "must be greater than 0, or left out where it is not known",
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class RunConfig(Checked):
+    """One run: everything that decides its result, and how it is carried out."""
+
+    model: ModelConfig
+    """Shape of the model."""
+    data: DataConfig
+    """Corpus."""
+    train: TrainConfig
+    """Batch, optimiser, schedule."""
+    residual: ResidualConfig = field(default_factory=ResidualConfig)
+    """Residual scheme."""
+    variant: str = ""
+    """Name of the arm; the scheme's name if not given."""
+    seed: int = 0
+    """Decides initial weights and data order, equally in every arm."""
+    execution: ExecutionConfig = field(default_factory=ExecutionConfig)
+    """How it is carried out."""
+
+    rules = (*_at_least(0, "seed"),)
+
+    def __post_init__(self) -> None:
+        if not self.variant:
+            object.__setattr__(self, "variant", self.residual.scheme)
+        problems = [p for rule in (*_named("variant"), *self.rules) if (p := rule.problem(self))]
+        problems += self._micro_batch_problems()
+        from scaling.model.residual import scheme_problems  # needs torch, which --help must not wait for
+
+        problems += scheme_problems(self.residual, self.model.n_sublayers, self.model.d_model)
+        if problems:
+            raise ConfigError(problems)
+
+    def _micro_batch_problems(self) -> list[str]:
+        sequences, devices = self.batch_sequences, self.execution.devices
+        micro = self.execution.micro_batch
+        if sequences % devices:
+            return [f"execution.devices is {devices}: must divide the {sequences} sequences of train.batch_tokens"]
+        if micro is not None and (sequences // devices) % micro:
+            return [
+                f"execution.micro_batch is {micro}: must divide the {sequences // devices} sequences a device sees "
+                f"in one batch ({sequences} sequences, {devices} devices)"
+            ]
+        return []
+
+    @property
+    def batch_sequences(self) -> int:
+        """Sequences in the global batch."""
+        return self.train.batch_tokens // self.train.seq_len
+
+    @property
+    def micro_batch(self) -> int:
+        """Sequences in one forward pass on one device."""
+        return self.execution.micro_batch or self.batch_sequences // self.execution.devices
+
+    @property
+    def shape(self) -> ModelShape:
+        """What parameters and FLOPs are counted from."""
+        from scaling.model.residual import build_scheme
+
+        model = self.model
+        scheme = build_scheme(self.residual, model.n_sublayers, model.d_model, model.norm_eps, device="meta")
+        return ModelShape(
+            n_layers=model.n_layers,
+            d_model=model.d_model,
+            n_heads=model.n_heads,
+            n_kv_heads=model.n_kv_heads or model.n_heads,
+            head_dim=model.head_dim,
+            d_ff=model.d_ff,
+            vocab_size=self.data.vocab_size,
+            tied_head=model.tied_head,
+            seq_len=self.train.seq_len,
+            residual_parameters=scheme.n_parameters,
+            residual_flops=scheme.flops_per_token,
+        )
+
+    @property
+    def steps(self) -> int:
+        """Optimiser steps of the whole schedule; the scheme's own parameters do not count, so arms are equal."""
+        tokens = self.train.tokens
+        if tokens is None:
+            shape = self.shape
+            shared = non_embedding_parameters(shape) - shape.residual_parameters
+            tokens = self.train.tokens_per_parameter * shared
+        return max(1, round(tokens / self.train.batch_tokens))
+
+    @property
+    def tokens(self) -> int:
+        """Training tokens of the whole schedule."""
+        return self.steps * self.train.batch_tokens
+
+    def identity(self) -> dict[str, Any]:
+        """Everything that decides the result, and nothing else."""
+        return {
+            "model": asdict(self.model),
+            "residual": asdict(self.residual),
+            "data": self.data.identity(),
+            "train": asdict(self.train),
+            "seed": self.seed,
+        }
+
+    @property
+    def run_name(self) -> str:
+        """`<variant>-<size>-s<seed>-<hash>`."""
+        return f"{self.variant}-{self.model.name}-s{self.seed}-{digest(self.identity())}"
+
+
+def digest(value: Any) -> str:
+    """Eight hex digits of the SHA-256 of a value made of plain types, equal for equal values."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def names(values: Iterable[str]) -> str:
+    """`a, b, c`, for messages that list what is allowed."""
+    return ", ".join(sorted(values))

@@ -1,0 +1,1 @@
+"""The decoder and, in `residual`, the independent variable: how it aggregates depth."""

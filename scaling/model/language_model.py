@@ -1,0 +1,89 @@
+"""The decoder: embedding, sublayers joined by a residual scheme, final norm, head.
+
+Letters: B batch, T time, D width, V vocabulary, L sublayers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from scaling.config import ModelConfig, ResidualConfig
+from scaling.model.residual import build_scheme
+from scaling.model.sublayers import MLP, Attention, rotary_tables
+
+
+class LanguageModel(nn.Module):
+    """A decoder-only Transformer in which only `residual` differs between arms."""
+
+    def __init__(
+        self, config: ModelConfig, residual: ResidualConfig, vocab_size: int, seq_len: int, seed: int = 0
+    ):
+        super().__init__()
+        self.config, self.seq_len = config, seq_len
+        self.embedding = nn.Embedding(vocab_size, config.d_model)
+        self.sublayers = nn.ModuleList(
+            Attention(config) if i % 2 == 0 else MLP(config) for i in range(config.n_sublayers)
+        )
+        self.residual = build_scheme(residual, config.n_sublayers, config.d_model, config.norm_eps)
+        self.norm = nn.RMSNorm(config.d_model, eps=config.norm_eps)
+        self.head = None if config.tied_head else nn.Linear(config.d_model, vocab_size, bias=False)
+        self.register_buffer("cos", torch.empty(seq_len, config.head_dim), persistent=False)
+        self.register_buffer("sin", torch.empty(seq_len, config.head_dim), persistent=False)
+        self.init_weights(seed)
+
+    @torch.no_grad()
+    def init_weights(self, seed: int) -> None:
+        """Set every tensor; the same (seed, name, shape) gives the same bits in every arm and on every device.
+
+        | tensor | start |
+        |---|---|
+        | embedding (V, D) | normal, deviation 1 / sqrt(D) |
+        | head (V, D), if untied | normal, deviation 1 / sqrt(D) |
+        | query, key, value, gate, up (out, in) | normal, deviation 1 / sqrt(in) |
+        | out, down (out, in), which write to the stream | normal, deviation 1 / sqrt(in L) |
+        | gains of norms (D) | 1 |
+        | residual scheme | its own `init_weights`; for AttnRes queries 0, gains 1 |
+        | rotary tables (T, C) | computed |
+
+        A model built on the meta device is set when this is called after `to_empty`.
+        """
+        for name, tensor in self.named_parameters():
+            if tensor.is_meta or name.startswith("residual."):
+                continue
+            if tensor.ndim == 1:
+                tensor.fill_(1.0)
+                continue
+            deviation = tensor.shape[1] ** -0.5
+            if name.endswith(("out.weight", "down.weight")):
+                deviation *= self.config.n_sublayers**-0.5
+            key = hashlib.sha256(f"{seed} {name}".encode()).digest()
+            generator = torch.Generator().manual_seed(int.from_bytes(key[:8], "little") >> 1)
+            tensor.copy_(torch.randn(tensor.shape, generator=generator, device="cpu") * deviation)
+        if not self.cos.is_meta:
+            self.residual.init_weights()
+            cos, sin = rotary_tables(self.config.head_dim, self.seq_len, self.config.rope_theta)
+            self.cos.copy_(cos)
+            self.sin.copy_(sin)
+
+    def hidden(self, tokens: Tensor) -> Tensor:
+        """Token ids (B, T) to the normed hidden states (B, T, D) that the head sees."""
+        rotary = (self.cos[: tokens.shape[1]], self.sin[: tokens.shape[1]])
+        state = self.residual.start(self.embedding(tokens))
+        for i, sublayer in enumerate(self.sublayers):
+            state = self.residual.write(state, i, sublayer(self.residual.read(state, i), rotary))
+        return self.norm(self.residual.finish(state))
+
+    def logits(self, tokens: Tensor) -> Tensor:
+        """Token ids (B, T) to logits (B, T, V)."""
+        weight = self.embedding.weight if self.head is None else self.head.weight
+        return F.linear(self.hidden(tokens), weight)
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Mean cross-entropy in nats per token of targets (B, T) given tokens (B, T), in float32."""
+        logits = self.logits(tokens)
+        wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return F.cross_entropy(wide.flatten(0, -2), targets.flatten())
