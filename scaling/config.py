@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from scaling.compute import ModelShape, non_embedding_parameters
 from scaling.errors import ConfigError
+from scaling.records import RunDirectory
 
 
 @dataclass(frozen=True)
@@ -162,6 +164,11 @@ class DataConfig(Checked):
             "source hub needs hub_path, the dataset's owner/name",
         ),
         Rule(
+            ("source", "train_files", "validation_files"),
+            lambda c: c.source == "files" or not (c.train_files or c.validation_files),
+            "only source files reads files",
+        ),
+        Rule(
             ("validation_fraction",),
             lambda c: 0 < c.validation_fraction <= 0.5,
             "must be greater than 0 and at most 0.5",
@@ -210,9 +217,7 @@ class TrainConfig(Checked):
     optimizer: Literal["adamw", "muon"] = "adamw"
     """`muon` for the hidden matrices with adamw for the rest, or adamw for all."""
     lr: float = 3e-3
-    """Peak learning rate."""
-    muon_lr: float = 0.02
-    """Peak learning rate of the matrices under muon."""
+    """Peak learning rate; muon's steps are scaled to the size of adamw's, so one rate serves both."""
     betas: tuple[float, float] = (0.9, 0.95)
     """AdamW's decay of the first and the second moment."""
     weight_decay: float = 0.1
@@ -253,7 +258,7 @@ class TrainConfig(Checked):
             lambda c: c.validation_tokens >= c.seq_len and c.validation_tokens % c.seq_len == 0,
             "validation_tokens must be a multiple of seq_len",
         ),
-        *_positive("lr", "muon_lr", "clip_norm"),
+        *_positive("lr", "clip_norm"),
         Rule(
             ("betas",),
             lambda c: len(c.betas) == 2 and all(0 <= b < 1 for b in c.betas),
@@ -265,11 +270,21 @@ class TrainConfig(Checked):
             for k in ("warmup_fraction", "decay_fraction", "final_lr_fraction")
         ),
         Rule(
-            ("warmup_fraction", "decay_fraction"),
+            ("schedule", "warmup_fraction", "decay_fraction"),
             lambda c: c.schedule != "wsd" or c.warmup_fraction + c.decay_fraction <= 1,
-            "must not exceed 1 together",
+            "the two must not exceed 1 together",
         ),
     )
+
+    _tuning: ClassVar = ("optimizer", "lr", "betas", "weight_decay", "clip_norm")
+
+    def tuning(self) -> dict[str, Any]:
+        """What a sweep over rates would vary; arms tuned unequally are warned about."""
+        return {key: getattr(self, key) for key in self._tuning}
+
+    def schedule_identity(self) -> dict[str, Any]:
+        """Everything else: runs may be paired only where it is equal."""
+        return {key: value for key, value in asdict(self).items() if key not in self._tuning}
 
 
 @dataclass(frozen=True)
@@ -433,12 +448,49 @@ class RunConfig(Checked):
         """`<variant>-<size>-s<seed>-<hash>`."""
         return f"{self.variant}-{self.model.name}-s{self.seed}-{digest(self.identity())}"
 
+    @property
+    def directory(self) -> RunDirectory:
+        """Where its files are."""
+        return RunDirectory(Path(self.execution.runs_folder) / self.run_name)
+
+
+@dataclass(frozen=True)
+class SweepConfig(Checked):
+    """An experiment: every size x variant x seed, all else equal within a size."""
+
+    name: str
+    """Name of the sweep; its runs are in <runs folder>/<name>."""
+    data: DataConfig
+    """Corpus."""
+    train: dict[str, Any]
+    """Training settings that all sizes share, or a file of them; a size may add or replace some."""
+    sizes: list[dict[str, Any]]
+    """One entry a size: `model` (a file or keys), and, if needed, its own `train` and `execution` settings."""
+    variants: dict[str, ResidualConfig]
+    """The arms: a name for each, and its residual scheme."""
+    seeds: list[int] = field(default_factory=lambda: [0])
+    """One run of every size and arm for each."""
+    execution: ExecutionConfig = field(default_factory=ExecutionConfig)
+    """How runs are carried out."""
+
+    rules = (
+        *_named("name"),
+        *(
+            Rule((k,), lambda c, k=k: len(getattr(c, k)) > 0, "must hold at least one entry")
+            for k in ("sizes", "variants", "seeds")
+        ),
+        Rule(("seeds",), lambda c: len(set(c.seeds)) == len(c.seeds), "must all differ"),
+    )
+
 
 def digest(value: Any) -> str:
-    """Eight hex digits of the SHA-256 of a value made of plain types, equal for equal values."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:8]
+    """Eight hex digits of the SHA-256 of a value made of plain types; 1 and 1.0 are equal, as are lists and tuples."""
+    return hashlib.sha256(json.dumps(_plain(value), sort_keys=True).encode()).hexdigest()[:8]
 
 
-def names(values: Iterable[str]) -> str:
-    """`a, b, c`, for messages that list what is allowed."""
-    return ", ".join(sorted(values))
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(v) for key, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value

@@ -1,8 +1,13 @@
-"""Errors a user can cause: one line each, naming the thing and the remedy. The command line exits 2 on them."""
+"""Errors a user can cause: one line each, naming the thing and the remedy.
+
+The command line ends with their `exit_status`, which the sweep's queue acts on.
+"""
 
 
 class ScalingError(Exception):
     """Base of every error that a user can cause and mend."""
+
+    exit_status = 2
 
 
 class ConfigError(ScalingError):
@@ -31,5 +36,31 @@ class TrainingError(ScalingError):
     """A run cannot be trained as asked: memory, disk, devices, another process at work."""
 
 
+class Diverged(TrainingError):
+    """A loss or a gradient was not finite."""
+
+    exit_status = 3
+
+
+class OutOfMemory(TrainingError):
+    """The micro-batch does not fit; a smaller one gives the same result."""
+
+    exit_status = 4
+
+
+class Busy(TrainingError):
+    """Another process trains this run now."""
+
+    exit_status = 5
+
+
+class Stopped(TrainingError):
+    """Somebody ended the process; the run goes on from its checkpoint."""
+
+    exit_status = 6
+
+
 class SweepError(ScalingError):
     """At least one run of a sweep did not finish."""
+
+    exit_status = 1

@@ -114,6 +114,12 @@ def collect(cls: type[C], values: Any, prefix: str, problems: list[str]) -> C | 
                 bad.add(name)
             else:
                 good[name] = nested
+        elif (element := _element(hints[name])) and isinstance(values[name], Mapping):
+            entries = {k: collect(element, v, f"{prefix}{name}.{k}.", problems) for k, v in values[name].items()}
+            if None in entries.values():
+                bad.add(name)
+            else:
+                good[name] = entries
         else:
             try:
                 good[name] = _typed(hints[name], values[name])
@@ -158,6 +164,12 @@ def given_overrides(arguments: Any, groups: Mapping[str, type[Checked]]) -> dict
         for spec in fields(cls)  # type: ignore[arg-type]
         if (value := arguments[f"{group}.{spec.name}"]) is not None
     }
+
+
+def _element(hint: Any) -> type[Checked] | None:
+    """The configuration class of the values of a `dict[str, Config]`, else None."""
+    arguments = get_args(hint)
+    return arguments[1] if get_origin(hint) is dict and is_dataclass(arguments[1]) else None  # type: ignore[return-value]
 
 
 @functools.cache

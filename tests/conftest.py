@@ -1,0 +1,71 @@
+"""A small corpus of real text (modules of the standard library) and the smallest model, shared by all tests."""
+
+import json
+import os
+import sysconfig
+from dataclasses import replace
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pytest
+from hypothesis import settings
+
+from scaling.config import DataConfig, ExecutionConfig, ModelConfig, ResidualConfig, RunConfig, TrainConfig
+
+settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=40)
+settings.load_profile("fixed")
+
+BLOCK = ResidualConfig("block", {"n_blocks": 3})
+
+
+def write_corpus(path: Path) -> Path:
+    """Sources of some standard-library packages as json lines, one document a file."""
+    library = Path(sysconfig.get_path("stdlib"))
+    sources = sorted(p for package in ("json", "email", "logging") for p in (library / package).glob("*.py"))
+    with open(path, "w", encoding="utf-8") as file:
+        for source in sources:
+            file.write(json.dumps({"text": source.read_text(encoding="utf-8")}) + "\n")
+    return path
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory) -> tuple[DataConfig, Path]:
+    """A prepared corpus of about 150,000 tokens, and the data folder it is in."""
+    from scaling.data.prepare import prepare
+
+    folder = tmp_path_factory.mktemp("corpus")
+    text = write_corpus(folder / "text.jsonl")
+    config = DataConfig(name="library", train_files=[str(text)], vocab_size=512, validation_fraction=0.2)
+    prepare(config, folder / "data", progress=False)
+    return config, folder / "data"
+
+
+@pytest.fixture
+def tiny_run(corpus, tmp_path) -> RunConfig:
+    """A run of 12 steps of a two-layer model: about a second."""
+    data, folder = corpus
+    return RunConfig(
+        model=ModelConfig(name="tiny", n_layers=2, d_model=32, n_heads=1, d_ff=48),
+        data=data,
+        train=TrainConfig(seq_len=64, batch_tokens=512, tokens=512 * 12, validation_tokens=64 * 20, warmup_fraction=0.1),
+        residual=BLOCK,
+        execution=ExecutionConfig(
+            runs_folder=str(tmp_path / "runs"),
+            data_folder=str(folder),
+            accelerator="cpu",
+            log_every=2,
+            validate_every=4,
+            checkpoint_every=4,
+        ),
+    )
+
+
+@pytest.fixture
+def change():
+    """`change(run, "train", lr=...)`: a copy of a run with fields of one part replaced."""
+
+    def _change(run: RunConfig, part: str, **values) -> RunConfig:
+        return replace(run, **{part: replace(getattr(run, part), **values)})
+
+    return _change

@@ -1,0 +1,139 @@
+"""Run files: nothing lost, the last attempt counts, contradictions are errors."""
+
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaling.errors import RecordError
+from scaling.records import METRICS, RunDirectory, find_runs
+
+
+@pytest.fixture
+def run(tmp_path):
+    run = RunDirectory(tmp_path / "baseline-m-s0-00000000")
+    run.write_config({"a": 1})
+    return run
+
+
+def write_rows(run, attempt, steps, **values):
+    writer = run.open_metrics(attempt)
+    for step in steps:
+        writer.append(step=step, tokens=step * 100, seconds=1.0, **values)
+    writer.close()
+
+
+def test_rows_of_earlier_attempts_are_kept_in_the_file_and_superseded_in_the_reading(run):
+    """T1, T2."""
+    write_rows(run, 1, [1, 2, 3], train_loss=1.0)
+    write_rows(run, 2, [3, 4], train_loss=2.0)
+    metrics = run.read_metrics(100)
+    assert [(r["step"], r["train_loss"]) for r in metrics.rows] == [(1, 1.0), (2, 1.0), (3, 2.0), (4, 2.0)]
+    assert (metrics.superseded, metrics.damaged) == (1, 0)
+    assert len((run.path / "metrics.csv").read_text().splitlines()) == 1 + 5
+    assert metrics.device_seconds == 4.0
+
+
+@given(st.integers(1, 60))
+def test_a_row_cut_short_by_a_kill_costs_that_row_only(tmp_path_factory, cut):
+    run = RunDirectory(tmp_path_factory.mktemp("run") / "r")
+    run.path.mkdir()
+    write_rows(run, 1, [1, 2], train_loss=1.25)
+    path = run.path / "metrics.csv"
+    whole = path.read_bytes()
+    header = whole.index(b"\n") + 1
+    path.write_bytes(whole[: max(header, len(whole) - cut)])
+    write_rows(run, 2, [2, 3], train_loss=1.5)
+    metrics = run.read_metrics()
+    assert [r["step"] for r in metrics.rows][-2:] == [2, 3]
+    assert {r["train_loss"] for r in metrics.rows} <= {1.25, 1.5}
+
+
+def test_missing_is_missing(run):
+    """T10."""
+    write_rows(run, 1, [1], train_loss=0.5, val_loss=None, grad_norm=math.nan)
+    row = run.read_metrics().rows[0]
+    assert row["val_loss"] is None
+    assert row["grad_norm"] is None
+    assert row["train_loss"] == 0.5
+
+
+def test_losses_are_stored_with_at_least_six_digits(run):
+    """F11."""
+    write_rows(run, 1, [1], train_loss=math.pi)
+    assert run.read_metrics().rows[0]["train_loss"] == pytest.approx(math.pi, rel=1e-8)
+
+
+def test_tokens_that_contradict_steps_are_an_error(run):
+    """T9."""
+    write_rows(run, 1, [1, 2])
+    with pytest.raises(RecordError, match="100 tokens at step 1, but a step is 64"):
+        run.read_metrics(64)
+
+
+def test_a_foreign_table_is_an_error(run):
+    (run.path / "metrics.csv").write_text("epoch,loss\n1,2\n")
+    with pytest.raises(RecordError, match=r"metrics\.csv has columns"):
+        run.read_metrics()
+
+
+def test_a_running_run_whose_process_died_is_lost(run):
+    run.write_status("running", step=3)
+    assert run.read_status()["state"] == "lost"
+    with run.lock() as held:
+        assert held
+        assert run.read_status()["state"] == "running"
+        with run.lock() as second:
+            assert not second
+    assert not run.is_locked()
+
+
+def test_a_run_without_files_is_pending(tmp_path):
+    run = RunDirectory(tmp_path / "r")
+    assert run.read_status() == {"state": "pending"}
+    assert run.read_result() is None
+    assert run.read_metrics().rows == []
+    with pytest.raises(RecordError, match="never started"):
+        run.read_config()
+
+
+def test_a_damaged_file_is_named(run):
+    (run.path / "result.json").write_text('{"val_loss": 1')
+    with pytest.raises(RecordError, match=r"result\.json is not JSON"):
+        run.read_result()
+
+
+def test_whole_or_not_at_all(run, monkeypatch):
+    run.write_result({"val_loss": 1.0})
+
+    def full_disk(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("scaling.records.os.fsync", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        run.write_result({"val_loss": 2.0})
+    assert json.loads((run.path / "result.json").read_text()) == {"val_loss": 1.0}
+    assert sorted(p.name for p in run.path.iterdir()) == ["config.yaml", "result.json"]
+
+
+def test_not_a_number_is_never_written_as_a_result(run):
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        run.write_result({"val_loss": math.nan})
+    assert run.read_result() is None
+
+
+def test_find_runs(run, tmp_path):
+    (tmp_path / "notes.txt").write_text("")
+    (tmp_path / "empty").mkdir()
+    assert [r.name for r in find_runs(tmp_path)] == [run.name]
+    with pytest.raises(RecordError, match="is not a folder"):
+        find_runs(tmp_path / "none")
+
+
+def test_every_column_is_in_the_dictionary():
+    from pathlib import Path
+
+    text = Path(__file__).parents[1].joinpath("results/README.md").read_text()
+    assert all(f"`{column}`" in text for column in METRICS)
