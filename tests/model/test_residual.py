@@ -1,0 +1,346 @@
+"""Residual schemes against the slow reference, and the faults that others made (rows M1 to M11)."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from scaling.config import ModelConfig, ResidualConfig
+from scaling.model.language_model import LanguageModel
+from scaling.model.residual import SCHEMES, build_scheme
+from scaling.model.residual.block import Block, block_ends
+from scaling.model.residual.depth_attention import as_source, depth_attention
+from scaling.model.residual.reference import Reference, read_sources, sources_of_read
+
+EPS = 1e-6
+SCHEME_CASES = [("baseline", {}), ("block", {"n_blocks": 3}), ("block", {"block_size": 4}), ("full", {})]
+SCHEME_IDS = ["baseline", "block-3", "block-of-4", "full"]
+
+
+def model_of(scheme="block", options=None, *, seed=0, d_model=24, n_layers=3, vocab=40, seq_len=10, **shape):
+    config = ModelConfig(name="m", n_layers=n_layers, d_model=d_model, n_heads=1, d_ff=16, head_dim=8, **shape)
+    return LanguageModel(config, ResidualConfig(scheme, options or {}), vocab, seq_len, seed)
+
+
+def randomise(scheme, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in scheme.parameters():
+            p.copy_(torch.randn(p.shape, generator=generator, dtype=torch.float64))
+
+
+def walk(scheme, embedding, maps):
+    """Run a residual scheme over sublayers tanh(x @ W); returns every read and the final one."""
+    state, reads = scheme.start(embedding), []
+    for i, weight in enumerate(maps):
+        reads.append(scheme.read(state, i))
+        state = scheme.write(state, i, torch.tanh(reads[-1] @ weight))
+    return [*reads, scheme.finish(state)]
+
+
+# --- blocks
+
+
+@pytest.mark.parametrize(
+    ("n_sublayers", "n_blocks", "expected"),
+    [
+        (24, 8, (3, 6, 9, 12, 15, 18, 21, 24)),
+        (26, 8, (3, 6, 9, 13, 16, 19, 22, 26)),
+        (28, 8, (3, 7, 10, 14, 17, 21, 24, 28)),
+        (32, 8, (4, 8, 12, 16, 20, 24, 28, 32)),
+        (34, 8, (4, 8, 12, 17, 21, 25, 29, 34)),
+        *((n, 1, (n,)) for n in (24, 26, 28, 32, 34)),
+        *((n, n, tuple(range(1, n + 1))) for n in (24, 26, 28, 32, 34)),
+    ],
+)
+def test_boundaries_of_a_number_of_blocks(n_sublayers, n_blocks, expected):
+    assert block_ends(n_sublayers, n_blocks=n_blocks) == expected
+
+
+@pytest.mark.parametrize(
+    ("n_sublayers", "expected"),
+    [
+        (24, (4, 8, 12, 16, 20, 24)),
+        (26, (4, 8, 12, 16, 20, 24, 26)),
+        (28, (4, 8, 12, 16, 20, 24, 28)),
+        (32, (4, 8, 12, 16, 20, 24, 28, 32)),
+        (34, (4, 8, 12, 16, 20, 24, 28, 32, 34)),
+    ],
+)
+def test_boundaries_of_a_block_size_in_sublayers(n_sublayers, expected):
+    assert block_ends(n_sublayers, block_size=4) == expected
+
+
+@given(st.integers(1, 60), st.data())
+def test_sizes_of_balanced_blocks_differ_by_at_most_one(n_sublayers, data):
+    n_blocks = data.draw(st.integers(1, n_sublayers))
+    ends = block_ends(n_sublayers, n_blocks=n_blocks)
+    sizes = [b - a for a, b in zip((0, *ends), ends, strict=False)]
+    assert len(sizes) == n_blocks
+    assert sum(sizes) == n_sublayers
+    assert max(sizes) - min(sizes) <= 1
+
+
+@given(st.integers(1, 24), st.data())
+def test_sources_conserve_every_output_exactly_once(n_sublayers, data):
+    """M3: at every read the sources sum to the embedding plus all earlier outputs, each in one source."""
+    ends = block_ends(n_sublayers, n_blocks=data.draw(st.integers(1, n_sublayers)))
+    # Source values are powers of two, so a sum says exactly which outputs it holds.
+    values = [torch.full((1, 1, 1), 2.0**i, dtype=torch.float64) for i in range(n_sublayers + 1)]
+    scheme = Block(n_sublayers, 1, EPS, n_blocks=len(ends)).double()
+    state = scheme.start(values[0])
+    for done in range(n_sublayers + 1):
+        sources = [s.value for s in state.sources] + ([state.partial] if state.partial is not None else [])
+        held = [int(s.item()) for s in sources]
+        assert held[0] == 1
+        assert sum(held) == 2 ** (done + 1) - 1
+        assert sum(bin(h).count("1") for h in held) == done + 1
+        assert len(sources) == scheme.sources_per_read[done]
+        assert held == [int(s.item()) for s in sources_of_read(values[0], values[1 : done + 1], ends)]
+        if done < n_sublayers:
+            state = scheme.write(state, done, values[done + 1])
+
+
+# --- against the reference
+
+
+@pytest.mark.parametrize("options", [{"n_blocks": 1}, {"n_blocks": 3}, {"n_blocks": 7}, {"block_size": 3}])
+@pytest.mark.parametrize("d_model", [1, 5, 16])
+def test_values_and_gradients_match_the_reference(options, d_model):
+    """M2, M8: reads, final read, and gradients of the embedding, the first sublayer, queries and gains."""
+    torch.manual_seed(0)
+    n = 7
+    scheme = Block(n, d_model, EPS, **options).double()
+    randomise(scheme)
+    maps = [torch.randn(d_model, d_model, dtype=torch.float64, requires_grad=True) for _ in range(n)]
+    embedding = torch.randn(2, 3, d_model, dtype=torch.float64, requires_grad=True)
+    leaves = [embedding, *maps, scheme.queries, scheme.gains]
+    weights = [torch.randn(2, 3, d_model, dtype=torch.float64) for _ in range(n + 1)]
+
+    def run(judge):
+        reads = walk(judge, embedding, maps)
+        loss = sum((w * r).sum() for w, r in zip(weights, reads, strict=True))
+        return reads, torch.autograd.grad(loss, leaves)
+
+    reads, gradients = run(scheme)
+    expected_reads, expected_gradients = run(Reference(scheme.queries, scheme.gains, scheme.ends, EPS))
+    torch.testing.assert_close(reads, expected_reads, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(gradients, expected_gradients, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("n_sources", [1, 2, 5])
+def test_gradcheck_of_a_read(n_sources):
+    torch.manual_seed(1)
+    weight = torch.randn(3, dtype=torch.float64, requires_grad=True)
+    values = [torch.randn(2, 2, 3, dtype=torch.float64, requires_grad=True) for _ in range(n_sources)]
+    assert torch.autograd.gradcheck(
+        lambda w, *v: depth_attention(w, [as_source(x, EPS) for x in v]), (weight, *values), fast_mode=False
+    )
+
+
+def test_as_many_blocks_as_sublayers_is_full_bit_for_bit():
+    """M4."""
+    tokens = torch.randint(40, (2, 10), generator=torch.Generator().manual_seed(0))
+    results = []
+    for scheme, options in (("full", {}), ("block", {"n_blocks": 6}), ("block", {"block_size": 1})):
+        model = model_of(scheme, options)
+        randomise(model.residual)
+        loss = model(tokens, tokens)
+        loss.backward()
+        results.append([loss.detach(), *(p.grad for p in model.parameters())])
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+
+
+# --- zero queries
+
+
+def queries_are_zero(model):
+    return torch.count_nonzero(model.residual.queries) == 0 and bool((model.residual.gains == 1).all())
+
+
+@pytest.mark.parametrize("scheme", ["block", "full"])
+def test_queries_start_at_zero_however_the_model_is_built(scheme):
+    """M1: directly, from the meta device, inside Lightning, and after loading a baseline's weights."""
+    from scaling.config import DataConfig, RunConfig, TrainConfig
+    from scaling.training.module import TrainingModule
+
+    options = {"n_blocks": 2} if scheme == "block" else {}
+    direct = model_of(scheme, options)
+    assert queries_are_zero(direct)
+
+    with torch.device("meta"):
+        materialised = model_of(scheme, options)
+    materialised.to_empty(device="cpu")
+    materialised.init_weights(0)
+    assert queries_are_zero(materialised)
+    state, expected = materialised.state_dict(), direct.state_dict()
+    assert all(torch.equal(state[k], expected[k]) for k in expected)
+    assert torch.equal(materialised.cos, direct.cos)
+
+    config = RunConfig(
+        direct.config, DataConfig(name="d", vocab_size=300), TrainConfig(seq_len=8, batch_tokens=8, tokens=8,
+        validation_tokens=8), ResidualConfig(scheme, options)
+    )  # fmt: skip
+    assert queries_are_zero(TrainingModule(config).model)
+
+    missing = direct.load_state_dict(model_of("baseline", seed=5).state_dict(), strict=False)
+    assert set(missing.missing_keys) == {"residual.queries", "residual.gains"}
+    assert queries_are_zero(direct)
+
+
+@pytest.mark.parametrize("n_blocks", [1, 2, 3, 4, 6])
+def test_zero_queries_give_the_baselines_logits(n_blocks):
+    """M2: the sources sum to the residual stream, their mean is it over k, and every consumer is an RMSNorm."""
+    tokens = torch.randint(40, (2, 10), generator=torch.Generator().manual_seed(0))
+    baseline = model_of("baseline", norm_eps=1e-30).double()
+    other = model_of("block", {"n_blocks": n_blocks}, norm_eps=1e-30).double()
+    torch.testing.assert_close(other.logits(tokens), baseline.logits(tokens), rtol=1e-12, atol=1e-12)
+    other.residual.finish = lambda state: state.sources[-1].value  # what leaving out the final read would do
+    assert not torch.allclose(other.logits(tokens), baseline.logits(tokens), rtol=0.1)
+
+
+@pytest.mark.parametrize(("d_model", "n_layers"), [(64, 8), (1264, 17)])
+@pytest.mark.parametrize("scheme", ["block", "full"])
+def test_arms_agree_at_step_zero_with_the_default_eps(scheme, d_model, n_layers):
+    """M10: at the narrowest and the widest shape of the ladders, float32 logits differ by less than 1e-4 of their scale."""
+    tokens = torch.randint(40, (1, 10), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        ours, baseline = (model_of(s, d_model=d_model, n_layers=n_layers).logits(tokens) for s in (scheme, "baseline"))
+    assert (ours - baseline).abs().max() < 1e-4 * baseline.abs().max()
+
+
+# --- memory, precision, compile
+
+
+def saved_bytes_of_reads(scheme, n, d_model, tokens=32):
+    """Bytes autograd keeps for the reads alone, each storage once, and the largest number of dimensions."""
+    kept, dimensions = {}, []
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage  # held, so that no address is used twice
+        dimensions.append(tensor.ndim)
+        return tensor
+
+    state = scheme.start(torch.randn(1, tokens, d_model, requires_grad=True))
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+        for i in range(n):
+            state = scheme.write(state, i, scheme.read(state, i) * 1.0)
+        scheme.finish(state)
+    return sum(s.nbytes() for s in kept.values()), max(dimensions)
+
+
+@pytest.mark.parametrize("scheme", ["block", "full"])
+def test_saved_activations_grow_linearly_and_hold_no_stack(scheme):
+    """M5: twice the sublayers keep at most twice the bytes, and nothing saved has a source dimension."""
+    sizes = {}
+    for n in (16, 32, 64):
+        options = {"n_blocks": 8} if scheme == "block" else {}
+        sizes[n], dimensions = saved_bytes_of_reads(build_scheme(ResidualConfig(scheme, options), n, 64, EPS), n, 64)
+        assert dimensions <= 3  # (B, T, D)
+    assert sizes[64] - sizes[32] <= 2.02 * (sizes[32] - sizes[16])
+
+
+@pytest.mark.parametrize(("scheme", "options"), SCHEME_CASES[1:], ids=SCHEME_IDS[1:])
+def test_gradient_flows_to_every_parameter(scheme, options):
+    """M9: each query belongs to a read of at least two sources, so none is without a gradient."""
+    model = model_of(scheme, options)
+    randomise(model.residual)
+    tokens = torch.randint(40, (2, 10), generator=torch.Generator().manual_seed(0))
+    model(tokens, tokens).backward()
+    assert all(p.grad is not None for p in model.parameters())
+    assert bool((model.residual.queries.grad.abs().sum(1) > 0).all())
+    assert model.residual.sources_per_read[0] == 1
+    assert min(model.residual.sources_per_read[1:]) >= 2
+
+
+@pytest.mark.parametrize("scheme", ["block", "full"])
+def test_depth_logits_stay_float32_under_autocast(scheme):
+    """M11: reads under bf16 autocast are bit for bit those outside it, also for bf16 outputs."""
+    torch.manual_seed(0)
+    built = build_scheme(ResidualConfig(scheme), 8, 32, EPS)
+    randomise(built)
+    outputs = [torch.randn(2, 4, 32, dtype=torch.bfloat16) * 3**i for i in range(8)]
+
+    def run():
+        state = built.start(torch.ones(2, 4, 32))
+        for i, output in enumerate(outputs):
+            state = built.write(state, i, output)
+        return built.finish(state)
+
+    plain = run()
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = run()
+    assert plain.dtype == cast.dtype == torch.float32
+    assert torch.equal(plain, cast)
+
+
+def test_read_of_bfloat16_values_computes_in_float32():
+    torch.manual_seed(0)
+    values = [torch.randn(2, 4, 32, dtype=torch.bfloat16) for _ in range(4)]
+    weight = torch.randn(32)
+    out = depth_attention(weight, [as_source(v, EPS) for v in values])
+    wide = read_sources(weight, torch.ones(32), [v.float() for v in values], EPS)
+    assert out.dtype == torch.bfloat16
+    torch.testing.assert_close(out, wide.to(torch.bfloat16), rtol=0, atol=0.02)
+
+
+@pytest.mark.parametrize("d_model", [37, 896, 960, 1168, 1264])
+def test_any_width(d_model):
+    """M7."""
+    tokens = torch.randint(40, (1, 4), generator=torch.Generator().manual_seed(0))
+    model = model_of("block", {"n_blocks": 2}, d_model=d_model, n_layers=1)
+    loss = model(tokens, tokens)
+    loss.backward()
+    assert torch.isfinite(loss)
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters())
+
+
+@pytest.mark.parametrize(("scheme", "options"), [("baseline", {}), ("block", {"n_blocks": 3}), ("full", {})])
+def test_compiled_equals_eager_and_does_not_recompile(scheme, options):
+    """M6, T7: float32 rounding, forward and backward; one graph; the same checkpoint keys."""
+    torch._dynamo.reset()
+    eager, compiled = (model_of(scheme, options, d_model=16, n_layers=2) for _ in range(2))
+    for model in (eager, compiled):
+        randomise(model.residual)
+    compiled.compile(dynamic=False)
+    assert compiled.state_dict().keys() == eager.state_dict().keys()
+    for step in range(4):
+        tokens = torch.randint(40, (2, 10), generator=torch.Generator().manual_seed(step))
+        losses = []
+        for model in (eager, compiled):
+            model.zero_grad()
+            loss = model(tokens, tokens)
+            loss.backward()
+            losses.append(loss.detach())
+        assert losses[0].dtype == losses[1].dtype == torch.float32
+        torch.testing.assert_close(losses[1], losses[0], rtol=1e-5, atol=1e-6)
+        for (name, a), b in zip(eager.named_parameters(), compiled.parameters(), strict=True):
+            assert (b.grad - a.grad).abs().max() <= 2e-5 * a.grad.abs().max(), name
+        if step == 1:
+            graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs
+
+
+# --- the registry
+
+
+def test_a_new_scheme_is_one_class(monkeypatch):
+    from scaling.model.residual.baseline import Baseline
+
+    monkeypatch.setattr("scaling.model.residual.scheme.SCHEMES", dict(SCHEMES))
+
+    class Doubled(Baseline, name="doubled"):
+        def __init__(self, n_sublayers, d_model, eps, *, factor: float = 2.0):
+            super().__init__(n_sublayers, d_model, eps)
+            self.factor = factor
+
+        def write(self, state, sublayer, output):
+            return state + self.factor * output
+
+    tokens = torch.randint(40, (2, 10), generator=torch.Generator().manual_seed(0))
+    assert not torch.equal(model_of("doubled").logits(tokens), model_of("baseline").logits(tokens))
+    assert torch.equal(model_of("doubled", {"factor": 1.0}).logits(tokens), model_of("baseline").logits(tokens))
+    assert isinstance(model_of("doubled").residual, nn.Module)
