@@ -1,0 +1,64 @@
+"""Checkpoints that survive a kill, a full disk and damage: the newest and the one before, each renamed when whole."""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch.plugins import TorchCheckpointIO
+
+from scaling.records import RunDirectory
+
+
+class RotatingCheckpoints(TorchCheckpointIO):
+    """How the trainer saves: whatever is at the path becomes the run's previous checkpoint."""
+
+    def __init__(self, run: RunDirectory):
+        self.run = run
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        """Make `checkpoint` the newest; until it is whole on disk, the two before it stay as they are.
+
+        Raises:
+            OSError: the disk is full or read-only.
+        """
+        serialised = io.BytesIO()  # not straight to the file: torch turns a full disk into an internal error
+        torch.save(checkpoint, serialised)
+        newest = self.run.last_checkpoint
+        temporary = newest.with_suffix(".part")
+        try:
+            with open(temporary, "wb") as file:
+                file.write(serialised.getbuffer())
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        if newest.exists():
+            os.replace(newest, self.run.previous_checkpoint)
+        os.replace(temporary, newest)
+
+
+def usable_checkpoint(run: RunDirectory) -> tuple[Path | None, list[str]]:
+    """The newest checkpoint that can be read whole, if there is one, and the names of those that cannot."""
+    damaged = []
+    for path in (run.last_checkpoint, run.previous_checkpoint):
+        if not path.exists():
+            continue
+        if is_whole(path):
+            return path, damaged
+        damaged.append(path.name)
+    return None, damaged
+
+
+def is_whole(path: Path) -> bool:
+    """Whether every record of a checkpoint has the checksum that was written with it."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.testzip() is None
+    except (zipfile.BadZipFile, OSError, EOFError):
+        return False

@@ -1,0 +1,46 @@
+"""What a run ran on: versions and machine, for run.json."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import version
+from typing import Any
+
+import torch
+
+
+def is_first_process() -> bool:
+    """Whether this process keeps the run's records; the trainer starts one more for every further device."""
+    return os.environ.get("LOCAL_RANK", "0") == "0"
+
+
+def versions() -> dict[str, str]:
+    """Versions of everything that can move a number."""
+    packages = ("attnres-scaling", "torch", "lightning", "numpy", "tokenizers", "transformers", "datasets")
+    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
+
+
+def machine() -> dict[str, Any]:
+    """The processor, the cores this process may use, and the GPU if there is one."""
+    facts: dict[str, Any] = {
+        "system": platform.platform(),
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "threads": torch.get_num_threads(),
+    }
+    if torch.cuda.is_available():
+        facts["gpu"] = torch.cuda.get_device_name()
+        facts["cuda"] = torch.version.cuda
+    return facts
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

@@ -1,0 +1,53 @@
+"""The Lightning module: loss, optimiser, schedule, clipping."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from torch import Tensor
+
+from scaling.config import RunConfig
+from scaling.model.language_model import LanguageModel
+from scaling.training.optimizer import build_optimizer, learning_rate_factor
+
+
+class TrainingModule(pl.LightningModule):
+    """Trains `model` on batches of (inputs, targets), each (micro-batch, T)."""
+
+    def __init__(self, config: RunConfig):
+        super().__init__()
+        self.run_config = config
+        self.model = LanguageModel(
+            config.model, config.residual, config.data.vocab_size, config.train.seq_len, config.seed
+        )
+        self.grad_norm = torch.tensor(float("nan"))
+        self._loss_sum = torch.zeros((), dtype=torch.float64)
+        self._losses = 0
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        """Mean loss of one micro-batch in nats per token; Lightning averages over the micro-batches of a step."""
+        loss = self.model(*batch)
+        self._loss_sum = self._loss_sum.to(loss.device) + loss.detach()
+        self._losses += 1
+        return loss
+
+    def take_mean_loss(self) -> Tensor:
+        """Mean loss over the micro-batches of this process since the last call."""
+        mean = self._loss_sum / self._losses
+        self._loss_sum, self._losses = torch.zeros_like(self._loss_sum), 0
+        return mean
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        """The optimiser of `optimizer.py`, its rate set at every step."""
+        train = self.run_config.train
+        optimizer = build_optimizer(self.model, train)
+        factor = partial(learning_rate_factor, train, self.run_config.steps)
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    def configure_gradient_clipping(self, optimizer: Any, *_: Any, **__: Any) -> None:
+        """Clip by the norm of the whole gradient, and keep the norm it had."""
+        self.grad_norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.run_config.train.clip_norm)

@@ -1,0 +1,295 @@
+"""One run on real text: resume, matched arms, faults (rows A1 to A6, T1 to T8)."""
+
+import json
+import signal
+import subprocess
+import sys
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+import yaml
+from rich.console import Console
+
+from scaling.config import ResidualConfig
+from scaling.errors import Busy, CheckpointError, DataError, Diverged, OutOfMemory, TrainingError
+from scaling.training.checkpoint import is_whole
+from scaling.training.run import train
+
+QUIET = Console(quiet=True)
+
+
+def result_of(run):
+    return train(run, QUIET)
+
+
+def in_folder(run, change, tmp_path, name):
+    return change(run, "execution", runs_folder=str(tmp_path / name))
+
+
+def stop_after(monkeypatch, step):
+    """Make the process die (as SIGKILL would: nothing is cleaned up) right after the checkpoint of a step."""
+    from scaling.training.checkpoint import RotatingCheckpoints
+
+    save = RotatingCheckpoints.save_checkpoint
+
+    def save_and_die(self, checkpoint, path, storage_options=None):
+        save(self, checkpoint, path, storage_options)
+        if checkpoint["global_step"] == step:
+            raise SystemExit("killed")
+
+    monkeypatch.setattr(RotatingCheckpoints, "save_checkpoint", save_and_die)
+
+
+def test_a_run_learns_and_writes_its_records(tiny_run):
+    result = result_of(tiny_run)
+    directory = tiny_run.directory
+    metrics = directory.read_metrics(tiny_run.train.batch_tokens)
+    assert [r["step"] for r in metrics.rows] == [2, 4, 6, 8, 10, 12]
+    assert [r["step"] for r in metrics.rows if r["val_loss"] is not None] == [4, 8, 12]
+    assert metrics.rows[-1]["val_loss"] < metrics.rows[1]["val_loss"]
+    assert all(r["seconds"] > 0 for r in metrics.rows)
+    assert result == directory.read_result()
+    assert result["tokens"] == 512 * 12
+    assert directory.read_status()["state"] == "finished"
+    facts = directory.read_run()
+    assert facts["training"]["tokens"] == 512 * 12
+    assert facts["attempts"][0]["machine"]["cores"] >= 1
+    assert yaml.safe_load((directory.path / "config.yaml").read_text())["train"]["lr"] == tiny_run.train.lr
+
+
+def test_the_same_command_again_is_a_no_op(tiny_run):
+    result_of(tiny_run)
+    before = {p.name: p.stat().st_mtime_ns for p in tiny_run.directory.path.iterdir() if p.name != "lock"}
+    result_of(tiny_run)
+    assert {p.name: p.stat().st_mtime_ns for p in tiny_run.directory.path.iterdir() if p.name != "lock"} == before
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_resumed_equals_never_stopped_bit_for_bit(tiny_run, change, tmp_path, monkeypatch, optimizer):
+    """T1, T3: killed after a checkpoint in the middle of the only epoch."""
+    tiny_run = change(change(tiny_run, "train", optimizer=optimizer), "execution", micro_batch=2)
+    whole = in_folder(tiny_run, change, tmp_path, "whole")
+    result_of(whole)
+    with monkeypatch.context() as patch:
+        stop_after(patch, 4)
+        with pytest.raises(SystemExit):
+            result_of(tiny_run)
+    assert tiny_run.directory.read_status()["state"] == "lost"
+    result_of(tiny_run)
+    files = [(r.directory.path / "result.json").read_bytes() for r in (whole, tiny_run)]
+    assert files[0] == files[1]
+    tables = [r.directory.read_metrics().rows for r in (whole, tiny_run)]
+    assert [r["attempt"] for r in tables[1]] == [1, 1, 2, 2, 2, 2]
+    without_time = [[{k: v for k, v in r.items() if k not in ("seconds", "attempt")} for r in t] for t in tables]
+    assert without_time[0] == without_time[1]
+
+
+def test_killed_after_the_last_checkpoint_still_gives_the_result(tiny_run, change, tmp_path, monkeypatch):
+    whole = in_folder(tiny_run, change, tmp_path, "whole")
+    result_of(whole)
+    with monkeypatch.context() as patch:
+        stop_after(patch, 12)
+        with pytest.raises(SystemExit):
+            result_of(tiny_run)
+    assert result_of(tiny_run) == whole.directory.read_result()
+
+
+@pytest.mark.slow
+def test_sigkill_at_any_moment(tiny_run, change, tmp_path):
+    """T3: a real process killed at five moments of its life."""
+    whole = in_folder(tiny_run, change, tmp_path, "whole")
+    result_of(whole)
+    config = tmp_path / "run.yaml"
+    config.write_text(yaml.safe_dump(asdict(tiny_run)))
+    for seconds in (5.0, 6.0, 7.0, 8.0, 9.0):
+        process = subprocess.Popen([sys.executable, "-m", "scaling", "train", str(config)])
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+    result_of(tiny_run)
+    files = [(r.directory.path / "result.json").read_bytes() for r in (whole, tiny_run)]
+    assert files[0] == files[1]
+
+
+@pytest.mark.parametrize("damage", [["last.ckpt"], ["last.ckpt", "previous.ckpt"]])
+def test_a_truncated_checkpoint_is_said_and_passed_over(tiny_run, change, tmp_path, monkeypatch, capsys, damage):
+    whole = in_folder(tiny_run, change, tmp_path, "whole")
+    result_of(whole)
+    with monkeypatch.context() as patch:
+        stop_after(patch, 8)
+        with pytest.raises(SystemExit):
+            result_of(tiny_run)
+    for name in damage:
+        path = tiny_run.directory.path / name
+        path.write_bytes(path.read_bytes()[:-1000])
+        assert not is_whole(path)
+    train(tiny_run, Console())
+    said = capsys.readouterr().out
+    start = "goes on from previous.ckpt" if len(damage) == 1 else "starts from its beginning"
+    assert "last.ckpt" in said
+    assert start in said
+    assert start in tiny_run.directory.read_status()["message"]
+    assert tiny_run.directory.read_result() == whole.directory.read_result()
+
+
+def test_a_checkpoint_with_flipped_bits_is_not_whole(tiny_run):
+    result_of(tiny_run)
+    path = tiny_run.directory.last_checkpoint
+    assert is_whole(path)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    assert not is_whole(path)
+
+
+def test_arms_see_the_same_batches_and_the_same_validation_tokens(tiny_run, change, tmp_path):
+    """A1 to A3: whatever the arm and the micro-batch."""
+    runs = [
+        replace(tiny_run, residual=ResidualConfig(), variant="baseline"),
+        tiny_run,
+        change(in_folder(tiny_run, change, tmp_path, "micro"), "execution", micro_batch=2),
+    ]
+    results = [result_of(r) for r in runs]
+    for key in ("batches_hash", "data_hash", "tokens", "val_tokens"):
+        assert len({r[key] for r in results}) == 1, key
+    assert results[1]["val_loss"] == pytest.approx(results[2]["val_loss"], rel=1e-5)
+    assert results[0]["val_loss"] != results[1]["val_loss"]
+    schedules = {r.directory.read_run()["training"]["schedule"] for r in runs}
+    assert len(schedules) == 1
+    other_seed = result_of(replace(runs[0], seed=1))
+    assert other_seed["batches_hash"] != results[0]["batches_hash"]
+
+
+def test_accumulation_does_not_change_the_tokens_counted(tiny_run, change, tmp_path):
+    """C4."""
+    runs = [
+        change(in_folder(tiny_run, change, tmp_path, str(m)), "execution", micro_batch=m) for m in (8, 1)
+    ]
+    for run in runs:
+        result_of(run)
+    rows = [r.directory.read_metrics(512).rows for r in runs]
+    assert [r["tokens"] for r in rows[0]] == [r["tokens"] for r in rows[1]]
+    assert [r["train_loss"] for r in rows[0]] == pytest.approx([r["train_loss"] for r in rows[1]], rel=1e-4)
+
+
+def test_a_diverged_run_stops_and_is_marked(tiny_run, monkeypatch):
+    """T4."""
+    from scaling.model.language_model import LanguageModel
+
+    forward = LanguageModel.forward
+    calls = []
+
+    def poisoned(self, tokens, targets):
+        calls.append(1)
+        return forward(self, tokens, targets) * (float("nan") if len(calls) > 4 else 1.0)
+
+    monkeypatch.setattr(LanguageModel, "forward", poisoned)
+    with pytest.raises(Diverged, match=r"diverged at step 4 \(validation loss nan\): lower train\.lr"):
+        result_of(tiny_run)
+    directory = tiny_run.directory
+    assert directory.read_status()["state"] == "diverged"
+    assert directory.read_result() is None
+    assert directory.read_metrics().rows[-1]["val_loss"] is None
+
+
+def test_out_of_memory_names_a_smaller_micro_batch(tiny_run, monkeypatch):
+    """T8."""
+    from scaling.model.language_model import LanguageModel
+
+    def too_large(self, tokens, targets):
+        return torch.empty(1 << 60, dtype=torch.uint8)
+
+    monkeypatch.setattr(LanguageModel, "forward", too_large)
+    with pytest.raises(OutOfMemory, match=r"--execution\.micro_batch 4; the result is the same"):
+        result_of(tiny_run)
+    assert tiny_run.directory.read_status()["state"] == "failed"
+
+
+def test_a_full_disk_is_one_line_and_loses_nothing(tiny_run, change, tmp_path, monkeypatch):
+    import os
+
+    fsync, calls = os.fsync, []
+
+    def full(descriptor):
+        calls.append(1)
+        if len(calls) > 10:
+            raise OSError(28, "No space left on device")
+        fsync(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        with pytest.raises(TrainingError, match="cannot write its files .*No space left.*goes on from the last checkpoint"):
+            result_of(tiny_run)
+    assert is_whole(tiny_run.directory.last_checkpoint)
+    whole = in_folder(tiny_run, change, tmp_path, "whole")
+    assert result_of(tiny_run) | {"run": ""} == result_of(whole) | {"run": ""}
+
+
+def test_a_run_being_trained_is_left_alone(tiny_run):
+    with tiny_run.directory.lock(), pytest.raises(Busy, match="trained by another process"):
+        result_of(tiny_run)
+    assert not (tiny_run.directory.path / "run.json").exists()
+
+
+def test_a_run_does_not_go_on_with_other_tokens(tiny_run, monkeypatch):
+    """T6."""
+    with monkeypatch.context() as patch:
+        stop_after(patch, 4)
+        with pytest.raises(SystemExit):
+            result_of(tiny_run)
+    path = tiny_run.directory.path / "run.json"
+    facts = json.loads(path.read_text())
+    facts["data"]["hash"] = "0" * 64
+    path.write_text(json.dumps(facts))
+    with pytest.raises(CheckpointError, match="trained on other tokens"):
+        result_of(tiny_run)
+
+
+def test_a_corpus_smaller_than_the_run_needs(tiny_run, change):
+    with pytest.raises(DataError, match=r"train\.allow_repeat"):
+        result_of(change(tiny_run, "train", tokens=1e9))
+
+
+def test_compiled_and_eager_checkpoints_are_one(tiny_run, change, tmp_path, monkeypatch):
+    """T7: stopped compiled, gone on eager."""
+    compiled = change(tiny_run, "execution", compile=True)
+    with monkeypatch.context() as patch:
+        stop_after(patch, 4)
+        with pytest.raises(SystemExit):
+            result_of(compiled)
+    eager = change(tiny_run, "execution", compile=False)
+    assert eager.directory.path == compiled.directory.path
+    resumed = result_of(eager)
+    whole = result_of(in_folder(eager, change, tmp_path, "whole"))
+    assert resumed["val_loss"] == pytest.approx(whole["val_loss"], rel=1e-4)
+    assert resumed["batches_hash"] == whole["batches_hash"]
+
+
+def test_bf16_autocast_stays_near_float32(tiny_run, change):
+    losses = [result_of(change(tiny_run, "train", precision=p))["val_loss"] for p in ("float32", "bf16")]
+    assert losses[0] != losses[1]
+    assert losses[0] == pytest.approx(losses[1], rel=5e-3)
+
+
+def test_tensorboard_on_request(tiny_run, change):
+    run = change(tiny_run, "execution", tensorboard=True)
+    result_of(run)
+    assert list(run.directory.path.rglob("events.out.tfevents*"))
+
+
+def test_two_processes_train_the_same_model(tiny_run, change, tmp_path):
+    """M9, C4: data-parallel on gloo, all parameters used, the same loss as one process."""
+    config = change(in_folder(tiny_run, change, tmp_path, "two"), "execution", devices=2)
+    file = tmp_path / "two.yaml"
+    file.write_text(yaml.safe_dump(asdict(config)))
+    done = subprocess.run(
+        [sys.executable, "-m", "scaling", "train", str(file)], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    two, one = config.directory.read_result(), result_of(tiny_run)
+    assert two["batches_hash"] == one["batches_hash"]
+    assert two["val_loss"] == pytest.approx(one["val_loss"], rel=1e-5)
+    assert len(config.directory.read_metrics(512).rows) == 6
