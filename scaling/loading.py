@@ -140,30 +140,40 @@ def collect(cls: type[C], values: Any, prefix: str, problems: list[str]) -> C | 
 
 
 def override_arguments(parser: ArgumentParser, groups: Mapping[str, type[Checked]]) -> None:
-    """Add `--group.key` for every setting of every group; what is not given stays None."""
+    """Add `--group.key` for every setting of every group. Values stay text: `collect` judges them with the file's."""
     for group, cls in groups.items():
         section = parser.add_argument_group(f"{group} settings", "each replaces what the file says")
         hints, docs = typing.get_type_hints(cls), _docstrings(cls)
         for spec in fields(cls):  # type: ignore[arg-type]
             hint = hints[spec.name]
-            element = get_args(hint)[0] if get_origin(hint) is list else None
             section.add_argument(
                 f"--{group}.{spec.name}",
-                type=element or hint | None,
-                nargs="+" if element else None,
+                type=str,
+                nargs="+" if get_origin(hint) is list else None,
                 default=None,
-                help=docs.get(spec.name, ""),
+                metavar=spec.name.upper(),
+                help=f"{docs.get(spec.name, '')} Given as {_words(hint)}.",
             )
 
 
 def given_overrides(arguments: Any, groups: Mapping[str, type[Checked]]) -> dict[str, Any]:
     """The dotted keys that the command line set."""
-    return {
-        f"{group}.{spec.name}": value
-        for group, cls in groups.items()
-        for spec in fields(cls)  # type: ignore[arg-type]
-        if (value := arguments[f"{group}.{spec.name}"]) is not None
-    }
+    given = {}
+    for group, cls in groups.items():
+        hints = typing.get_type_hints(cls)
+        for spec in fields(cls):  # type: ignore[arg-type]
+            text = arguments[f"{group}.{spec.name}"]
+            if text is not None:
+                is_text = isinstance(text, list) or str in (hints[spec.name], *get_args(hints[spec.name]))
+                given[f"{group}.{spec.name}"] = text if is_text else _yaml_value(text)
+    return given
+
+
+def _yaml_value(text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
 
 
 def _element(hint: Any) -> type[Checked] | None:

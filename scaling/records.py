@@ -21,6 +21,7 @@ import json
 import math
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -106,7 +107,7 @@ class RunDirectory:
 
     def _replace(self, name: str, text: str) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
-        temporary = self.path / f".{name}.{os.getpid()}"
+        temporary = self.path / f".{name}.{os.getpid()}.{threading.get_ident()}"
         try:
             with open(temporary, "w", encoding="utf-8") as file:
                 file.write(text)

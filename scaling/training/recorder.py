@@ -8,6 +8,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 
+from scaling.compute import flops_per_token
 from scaling.config import RunConfig
 from scaling.errors import Diverged
 from scaling.records import MetricsWriter, RunDirectory
@@ -113,8 +114,10 @@ class Recorder(pl.Callback):
         batch_tokens = self.config.train.batch_tokens
         measured = {}
         if row:
-            rate = (self._step - self._row_step) * batch_tokens / row["seconds"]
-            measured = {"loss": row["train_loss"], "tokens_per_second": round(rate, 1)}
+            rate = (self._step - self._row_step) * batch_tokens / row["seconds"]  # of one device
+            measured = {"loss": row["train_loss"], "tokens_per_second": rate * self.config.execution.devices}
+            if peak := self.config.execution.peak_tflops:
+                measured["utilisation"] = rate * flops_per_token(self.config.shape, "model") / (peak * 1e12)
         self.run.write_status(
             "running",
             attempt=self.attempt,

@@ -11,6 +11,7 @@ import torch
 import yaml
 from rich.console import Console
 
+from scaling.compute import flops_per_token
 from scaling.config import ResidualConfig
 from scaling.errors import Busy, CheckpointError, DataError, Diverged, OutOfMemory, TrainingError
 from scaling.training.checkpoint import is_whole
@@ -272,6 +273,21 @@ def test_bf16_autocast_stays_near_float32(tiny_run, change):
     losses = [result_of(change(tiny_run, "train", precision=p))["val_loss"] for p in ("float32", "bf16")]
     assert losses[0] != losses[1]
     assert losses[0] == pytest.approx(losses[1], rel=5e-3)
+
+
+def test_utilisation_needs_a_peak(tiny_run, change, tmp_path, monkeypatch):
+    """C6: no number rather than a wrong one."""
+    for peak in (None, 1.0):
+        run = in_folder(change(tiny_run, "execution", peak_tflops=peak), change, tmp_path, str(peak))
+        with monkeypatch.context() as patch:
+            stop_after(patch, 8)
+            with pytest.raises(SystemExit):
+                result_of(run)
+        status = run.directory.read_status()
+        assert ("utilisation" in status) == (peak is not None)
+        if peak:
+            flops = flops_per_token(run.shape, "model")
+            assert status["utilisation"] == pytest.approx(status["tokens_per_second"] * flops / 1e12)
 
 
 def test_tensorboard_on_request(tiny_run, change):

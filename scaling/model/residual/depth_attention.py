@@ -11,6 +11,7 @@ Letters: B batch, T time, D width, N sources.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -45,6 +46,12 @@ def _accumulation_dtype(tensor: Tensor) -> torch.dtype:
     return torch.promote_types(tensor.dtype, torch.float32)
 
 
+def _full_precision(device: torch.device) -> AbstractContextManager[Any]:
+    """Autocast off, where there is such a thing."""
+    known = torch.amp.is_autocast_available(device.type)
+    return torch.autocast(device.type, enabled=False) if known else nullcontext()
+
+
 def _logit(value: Tensor, scale: Tensor, weight: Tensor) -> Tensor:
     return (value.to(weight.dtype) @ weight) * scale
 
@@ -55,7 +62,7 @@ class _DepthAttention(torch.autograd.Function):
         n = len(values_and_scales) // 2
         values, scales = values_and_scales[:n], values_and_scales[n:]
         wide = weight.to(_accumulation_dtype(values[0]))
-        with torch.autocast(weight.device.type, enabled=False):
+        with _full_precision(weight.device):
             logits = [_logit(v, s, wide) for v, s in zip(values, scales, strict=True)]
             log_sum_exp = torch.logsumexp(torch.stack(logits), dim=0)
             out = torch.exp(logits[0] - log_sum_exp).unsqueeze(-1) * values[0]
@@ -71,7 +78,7 @@ class _DepthAttention(torch.autograd.Function):
         values, scales = values_and_scales[:n], values_and_scales[n:]
         wide = weight.to(_accumulation_dtype(values[0]))
         d_model = wide.numel()
-        with torch.autocast(weight.device.type, enabled=False):
+        with _full_precision(weight.device):
             grad = grad.to(wide.dtype)
             logits = [_logit(v, s, wide) for v, s in zip(values, scales, strict=True)]
             alphas = [torch.exp(logit - log_sum_exp) for logit in logits]

@@ -1,0 +1,68 @@
+# Everything a researcher does here, one target each. `make help` lists them.
+
+PYTHON  ?= python3
+VENV    := .venv
+BIN     := $(VENV)/bin
+SWEEP   ?= sweeps/demo.yaml
+DEVICES ?=
+ARGS    ?=
+RUNS    ?= runs/$(basename $(notdir $(SWEEP)))
+RESULTS ?= results/$(basename $(notdir $(SWEEP)))
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test sweep status plots report estimate bench check clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+	@echo "  SWEEP=sweeps/X.yaml  DEVICES=0,1 (GPU numbers; on a CPU how many runs at a time)  ARGS='--train.lr 1e-3'"
+
+setup: $(VENV)/ready ## make .venv with the tested versions of everything
+
+$(VENV)/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,tensorboard]'
+	touch $@
+
+demo: setup ## train small ladders on a CPU, fit, draw, report: ten minutes from nothing
+	$(BIN)/python -m scaling prepare configs/data/python.yaml
+	$(BIN)/python -m scaling sweep sweeps/demo.yaml
+	$(BIN)/python -m analysis collect runs/demo results/demo
+	$(BIN)/python -m analysis fit results/demo
+	$(BIN)/python -m analysis multiplier results/demo
+	$(BIN)/python -m analysis plots results/demo
+	$(BIN)/python -m analysis report results/demo
+
+test: setup ## run the tests
+	$(BIN)/python -m pytest
+
+sweep: setup ## train every run of SWEEP that is not finished
+	$(BIN)/python -m scaling sweep $(SWEEP) $(if $(DEVICES),--devices $(DEVICES)) $(ARGS)
+
+status: setup ## print where the runs of SWEEP stand
+	$(BIN)/python -m scaling status $(SWEEP) $(ARGS)
+
+estimate: setup ## print what SWEEP costs: parameters, tokens, FLOPs, memory, hours
+	$(BIN)/python -m scaling estimate $(SWEEP) $(if $(DEVICES),--devices $(DEVICES)) $(ARGS)
+
+plots: setup ## draw the figures of SWEEP's results, and the paper's own beside them
+	if [ -d $(RUNS) ]; then $(BIN)/python -m analysis collect $(RUNS) $(RESULTS); fi
+	$(BIN)/python -m analysis plots $(RESULTS)
+	$(BIN)/python -m analysis plots results/published
+
+report: plots ## write the page of SWEEP's results
+	$(BIN)/python -m analysis fit $(RESULTS)
+	$(BIN)/python -m analysis multiplier $(RESULTS)
+	$(BIN)/python -m analysis report $(RESULTS)
+
+bench: setup ## measure speed side by side with what a user would pick instead
+	$(BIN)/python benchmarks/train_step.py
+
+check: setup ## lint, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean: ## remove the environment and caches; runs, data and results stay
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

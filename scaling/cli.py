@@ -1,0 +1,188 @@
+"""The command line: prepare, train, sweep, status, estimate. Nothing heavy is imported before a verb needs it."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import ArgumentError, ArgumentParser
+
+from scaling.config import DataConfig, ExecutionConfig, ModelConfig, ResidualConfig, RunConfig, TrainConfig
+from scaling.errors import ScalingError, SweepError
+from scaling.loading import given_overrides, load, override_arguments
+
+SWEEP_GROUPS = {"data": DataConfig, "train": TrainConfig, "execution": ExecutionConfig}
+RUN_GROUPS = {"model": ModelConfig, "residual": ResidualConfig, **SWEEP_GROUPS}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one verb; returns the exit status: 0 done, 1 a sweep has failures, 2 something the user can mend."""
+    parser = _parser()
+    try:
+        given = parser.parse_args(arguments)
+        verb = given.verb
+        if verb is None:
+            parser.print_help()
+            return 0
+        return VERBS[verb](given[verb])
+    except ArgumentError as error:
+        return _complain(error, 2)
+    except ScalingError as error:
+        return _complain(error, error.exit_status)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _complain(f"{where}{error.strerror or error}: free space or permit access, and run the command again", 2)
+    except KeyboardInterrupt:
+        return _complain("stopped: the same command goes on where this one ended", 130)
+
+
+def prepare(given: Any) -> int:
+    """Text to token shards."""
+    from scaling.data.prepare import prepare as prepare_corpus
+
+    overrides = {k.removeprefix("data."): v for k, v in given_overrides(given, {"data": DataConfig}).items()}
+    prepare_corpus(load(DataConfig, given.config, overrides), given.data_folder)
+    return 0
+
+
+def train(given: Any) -> int:
+    """One run."""
+    from scaling.heap import keep_heap
+
+    keep_heap()
+    config = load(RunConfig, given.config, given_overrides(given, RUN_GROUPS))
+
+    from rich.console import Console
+
+    from scaling.training.environment import is_first_process
+    from scaling.training.run import train as train_run
+
+    console = Console(quiet=not is_first_process())
+    result = train_run(config, console)
+    console.print(f"validation loss {result['val_loss']:.6f} nats per token: {config.directory.path}", soft_wrap=True)
+    return 0
+
+
+def sweep(given: Any) -> int:
+    """Every run of a sweep file."""
+    from scaling.data.shards import load_index
+    from scaling.sweep.estimate import device_seconds
+    from scaling.sweep.plan import read_plan
+    from scaling.sweep.queue import LocalQueue
+    from scaling.sweep.tables import duration, plan_table, print_failures, wide_console
+    from scaling.sweep.watch import Watch
+
+    plan = read_plan(given.sweep, given_overrides(given, SWEEP_GROUPS))
+    slots, rate, directories = _resources(plan.runs, given.devices)
+    console = wide_console()
+    table = plan_table(plan.runs, directories, rate)
+    left = [config for config, run in zip(plan.runs, directories, strict=True) if run.read_result() is None]
+    in_all = duration(sum(device_seconds(config, rate) for config in left) / len(slots))
+    table.caption = f"{len(left)} of {len(plan.runs)} runs to do, {len(slots)} at a time, {in_all} at {rate.description}"
+    console.print(table)
+    if given.dry_run or not left:
+        return 0
+    load_index(plan.runs[0].data, plan.runs[0].execution.data_folder)  # refuse now rather than once a run
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    with Watch(plan.runs, directories, console) as watch:
+        failures = LocalQueue(plan.runs, slots, watch.event).work()
+    if failures:
+        print_failures(console, failures)
+        raise SweepError(f"{len(failures)} of {len(plan.runs)} runs did not finish; the same command tries them again")
+    console.print(f"all {len(plan.runs)} runs are finished: {plan.folder}", highlight=False)
+    return 0
+
+
+def status(given: Any) -> int:
+    """Where runs stand."""
+    from scaling.records import find_runs
+    from scaling.sweep.plan import read_plan
+    from scaling.sweep.tables import status_table, wide_console
+
+    path = Path(given.path)
+    if path.is_dir():
+        directories = find_runs(path)
+    else:
+        directories = [run.directory for run in read_plan(path, given_overrides(given, SWEEP_GROUPS)).runs]
+    wide_console().print(status_table(directories))
+    return 0
+
+
+def estimate(given: Any) -> int:
+    """What a sweep will cost."""
+    from scaling.memory import training_memory
+    from scaling.sweep.estimate import Rate
+    from scaling.sweep.plan import read_plan
+    from scaling.sweep.tables import estimate_tables, wide_console
+
+    plan = read_plan(given.sweep, given_overrides(given, SWEEP_GROUPS))
+    if given.tflops is not None:
+        rate = Rate(given.tflops * 1e12, f"{given.tflops:g} TFLOP/s a device, as given")
+    else:
+        _, rate, _ = _resources(plan.runs, given.devices)
+    console = wide_console()
+    for table in estimate_tables(plan.runs, rate, [training_memory(run) for run in plan.runs]):
+        console.print(table)
+    return 0
+
+
+VERBS = {"prepare": prepare, "train": train, "sweep": sweep, "status": status, "estimate": estimate}
+
+
+def _resources(runs: list[RunConfig], devices: str | None) -> tuple[list[Any], Any, list[Any]]:
+    """Slots of this machine, the rate of one, and the runs' directories."""
+    from scaling.sweep.estimate import rate_of_slots
+    from scaling.sweep.slots import find_slots
+
+    directories = [run.directory for run in runs]
+    execution = runs[0].execution
+    slots = find_slots(execution.accelerator, execution.devices, len(runs), devices)
+    sharing = len(slots) if slots[0].cores else 1
+    return slots, rate_of_slots(runs, directories, sharing), directories
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(prog="python -m scaling", description=sys.modules["scaling"].__doc__, exit_on_error=False)
+    verbs = parser.add_subcommands(dest="verb", required=False)
+
+    def verb(name: str, help_text: str, groups: dict[str, Any]) -> ArgumentParser:
+        usage = f"python -m scaling {name} FILE [options] [--group.setting VALUE ...]"
+        own = ArgumentParser(usage=usage, description=help_text, exit_on_error=False)
+        override_arguments(own, groups)
+        verbs.add_subcommand(name, own, help=help_text)
+        return own
+
+    own = verb("prepare", "turn a corpus into token shards; done already: nothing happens", {"data": DataConfig})
+    own.add_argument("config", type=str, help="file of a corpus, for example configs/data/python.yaml")
+    own.add_argument("--data_folder", default=ExecutionConfig.data_folder, help="where corpora's folders are made")
+
+    own = verb("train", "train one run, from its start or its checkpoint; finished: nothing happens", RUN_GROUPS)
+    own.add_argument("config", type=str, help="file of a run, for example configs/run/quick.yaml")
+
+    own = verb("sweep", "train every run of a sweep that is not finished", SWEEP_GROUPS)
+    own.add_argument("sweep", type=str, help="file of a sweep, for example sweeps/demo.yaml")
+    own.add_argument("--dry-run", action="store_true", help="print the plan and stop")
+    _add_devices(own)
+
+    own = verb("status", "print where runs stand, from their files", SWEEP_GROUPS)
+    own.add_argument("path", type=str, help="file of a sweep, or a folder of runs")
+
+    own = verb("estimate", "print parameters, tokens, FLOPs by ledger, memory and device hours", SWEEP_GROUPS)
+    own.add_argument("sweep", type=str, help="file of a sweep")
+    own.add_argument("--tflops", type=float | None, default=None, help="TFLOP/s that a device reaches; measured if not given")
+    _add_devices(own)
+    return parser
+
+
+def _add_devices(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--devices", type=str | None, default=None, help="GPU numbers, as in 0,1,2, or on a CPU how many runs at a time"
+    )
+
+
+def _complain(problem: object, status: int) -> int:
+    for line in str(problem).splitlines():
+        print(f"error: {line}", file=sys.stderr)
+    return status

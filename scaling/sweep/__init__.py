@@ -1,0 +1,1 @@
+"""From a sweep file to a folder of finished runs."""

@@ -1,0 +1,63 @@
+"""What runs beside what: GPUs, or a CPU's cores divided, one part for each run at a time."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+from scaling.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where one run goes."""
+
+    name: str
+    environment: dict[str, str] = field(default_factory=dict)
+    cores: tuple[int, ...] = ()
+
+
+def find_slots(accelerator: str, devices_per_run: int, n_runs: int, devices: str | None) -> list[Slot]:
+    """The slots of this machine.
+
+    Args:
+        accelerator: `auto`, `cpu` or `cuda`.
+        devices_per_run: GPUs of one run.
+        n_runs: runs of the whole sweep, done or not: on a CPU it decides how many cores each gets, and with them how
+            sums are rounded, so it must not change as runs finish.
+        devices: GPU numbers separated by commas, or on a CPU the number of runs at a time; all there is if None.
+
+    Raises:
+        ConfigError: `devices` is not of that form, or there are too few.
+    """
+    gpus = _gpus() if accelerator != "cpu" else []
+    if not gpus:
+        return _cpu_slots(n_runs, devices)
+    chosen = gpus if devices is None else devices.split(",")
+    if missing := [gpu for gpu in chosen if gpu not in gpus]:
+        raise ConfigError(f"--devices names GPU {missing[0]!r}: there are {', '.join(gpus)}")
+    if len(chosen) < devices_per_run:
+        raise ConfigError(f"execution.devices is {devices_per_run}: the sweep may use {len(chosen)} GPUs")
+    groups = [chosen[i : i + devices_per_run] for i in range(0, len(chosen) - devices_per_run + 1, devices_per_run)]
+    return [Slot("gpu " + ",".join(group), {"CUDA_VISIBLE_DEVICES": ",".join(group)}) for group in groups]
+
+
+def _gpus() -> list[str]:
+    import torch
+
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = torch.cuda.device_count()
+    return visible.split(",")[:count] if visible else [str(i) for i in range(count)]
+
+
+def _cpu_slots(n_runs: int, devices: str | None) -> list[Slot]:
+    cores = sorted(os.sched_getaffinity(0))
+    wanted = str(min(n_runs, len(cores))) if devices is None else devices
+    if not wanted.isdigit() or not 1 <= int(wanted) <= len(cores):
+        raise ConfigError(f"--devices is {wanted!r}: on a CPU it is how many runs go at a time, 1 to {len(cores)}")
+    each = len(cores) // int(wanted)
+    parts = [tuple(cores[i * each : (i + 1) * each]) for i in range(int(wanted))]
+    return [
+        Slot(f"cpu {i}", {"OMP_NUM_THREADS": str(each), "MKL_NUM_THREADS": str(each)}, part)
+        for i, part in enumerate(parts)
+    ]

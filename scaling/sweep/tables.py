@@ -1,0 +1,138 @@
+"""The tables that `sweep`, `status` and `estimate` print."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from scaling.compute import FLOP_LEDGERS, flops_per_token, non_embedding_parameters, parameters
+from scaling.config import RunConfig
+from scaling.records import RunDirectory
+from scaling.sweep.estimate import Rate, device_seconds
+from scaling.sweep.queue import Failure
+
+STATE_STYLES = {"finished": "green", "running": "cyan", "failed": "red", "diverged": "red", "lost": "yellow"}
+
+
+def plan_table(runs: Sequence[RunConfig], directories: Sequence[RunDirectory], rate: Rate) -> Table:
+    """What a sweep will do: parameters, tokens, FLOPs and time a run."""
+    table = Table("run", "state", title="Plan")
+    for heading in ("parameters", "non-embedding", "tokens", "steps", "FLOPs", "time"):
+        table.add_column(heading, justify="right")
+    for config, run in zip(runs, directories, strict=True):
+        shape = config.shape
+        table.add_row(
+            config.run_name,
+            styled_state(run.read_status()["state"]),
+            number(sum(parameters(shape).values())),
+            number(non_embedding_parameters(shape)),
+            number(config.tokens),
+            str(config.steps),
+            f"{flops_per_token(shape, 'model') * config.tokens:.3g}",
+            duration(device_seconds(config, rate)),
+        )
+    return table
+
+
+def status_table(directories: Sequence[RunDirectory]) -> Table:
+    """Where runs stand, from their files alone."""
+    table = Table("run", "state")
+    for heading in ("step", "tokens/s", "utilisation", "loss", "validation", "updated"):
+        table.add_column(heading, justify="right")
+    table.add_column("message")
+    for run in directories:
+        status, result = run.read_status(), run.read_result()
+        loss = result["train_loss"] if result else status.get("loss")
+        table.add_row(
+            run.name,
+            styled_state(status["state"]),
+            f"{status['step']}/{status['steps']}" if "step" in status else "",
+            f"{status['tokens_per_second']:,.0f}" if "tokens_per_second" in status else "",
+            f"{status['utilisation']:.1%}" if "utilisation" in status else "",
+            "" if loss is None else f"{loss:.4f}",
+            f"{result['val_loss']:.4f}" if result else "",
+            f"{duration(time.time() - status['updated'])} ago" if "updated" in status else "",
+            escape(str(status.get("message", ""))),
+        )
+    return table
+
+
+def estimate_tables(runs: Sequence[RunConfig], rate: Rate, memory: Sequence[dict[str, int]]) -> list[Table]:
+    """Parameters, tokens, FLOPs by ledger, memory and device hours of each run, and in all."""
+    compute = Table("run", title=f"Compute, at {rate.description}")
+    for heading in ("parameters", "non-embedding", "tokens", "steps", *(f"FLOPs {x}" for x in FLOP_LEDGERS)):
+        compute.add_column(heading, justify="right")
+    compute.add_column("device hours", justify="right")
+    totals: Counter[str] = Counter()
+    for config in runs:
+        shape = config.shape
+        flops = {ledger: flops_per_token(shape, ledger) * config.tokens for ledger in FLOP_LEDGERS}
+        hours = device_seconds(config, rate) / 3600
+        totals.update({**flops, "tokens": config.tokens, "hours": hours})  # type: ignore[arg-type]
+        compute.add_row(
+            config.run_name,
+            number(sum(parameters(shape).values())),
+            number(non_embedding_parameters(shape)),
+            number(config.tokens),
+            str(config.steps),
+            *(f"{flops[ledger]:.4g}" for ledger in FLOP_LEDGERS),
+            f"{hours:.3g}",
+        )
+    compute.add_section()
+    compute.add_row(
+        "in all", "", "", number(totals["tokens"]), "", *(f"{totals[x]:.4g}" for x in FLOP_LEDGERS),
+        f"{totals['hours']:.3g}",
+    )  # fmt: skip
+
+    table = Table("run", "micro-batch", title="Memory on one device, MiB")
+    parts = list(memory[0])
+    for heading in (*parts, "in all"):
+        table.add_column(heading, justify="right")
+    for config, sizes in zip(runs, memory, strict=True):
+        mib = [sizes[part] / 2**20 for part in parts]
+        table.add_row(config.run_name, str(config.micro_batch), *(f"{m:,.1f}" for m in [*mib, sum(mib)]))
+    return [compute, table]
+
+
+def print_failures(console: Console, failures: Sequence[Failure]) -> None:
+    """Runs that did not finish, why, and where their logs are."""
+    table = Table("run", "reason", title="Not finished", style="red")
+    for failure in failures:
+        table.add_row(failure.run, escape(failure.reason))
+    console.print(table)
+    for failure in failures:
+        console.print(f"log: {failure.log}", soft_wrap=True, highlight=False, markup=False)
+
+
+def styled_state(state: str) -> str:
+    """A state in its colour."""
+    style = STATE_STYLES.get(state)
+    return f"[{style}]{state}[/]" if style else state
+
+
+def number(value: float) -> str:
+    """1234567 as 1.23M."""
+    for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:g}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+def wide_console() -> Console:
+    """The console of the command line: at a terminal as wide as it is, else wide enough for a table."""
+    console = Console()
+    return console if console.is_terminal else Console(width=160)

@@ -1,0 +1,163 @@
+"""The command line as a user meets it: one clear line and exit status 2 for what a user can mend, and nothing lost."""
+
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+
+import pytest
+import yaml
+
+from scaling.cli import main
+
+
+@pytest.fixture
+def config_file(tiny_run, tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text(yaml.safe_dump(asdict(tiny_run)))
+    return file
+
+
+@pytest.fixture
+def sweep_file(tiny_run, tmp_path):
+    """Two sizes x two arms of the tiny run."""
+    values = asdict(tiny_run)
+    sizes = [{"model": {**values["model"], "name": f"w{d}", "d_model": d}} for d in (16, 32)]
+    file = tmp_path / "tiny.yaml"
+    file.write_text(
+        yaml.safe_dump(
+            {
+                "name": "tiny",
+                "data": values["data"],
+                "train": values["train"],
+                "sizes": sizes,
+                "variants": {"baseline": {}, "block": values["residual"]},
+                "execution": values["execution"],
+            }
+        )
+    )
+    return file
+
+
+def complaint_of(capsys, *arguments, status=2):
+    assert main([str(a) for a in arguments]) == status
+    lines = capsys.readouterr().err.splitlines()
+    assert all(line.startswith("error: ") for line in lines)
+    return lines
+
+
+def test_help_is_fast_because_torch_waits():
+    code = "import sys, scaling.cli as c; c._parser(); sys.exit(any(m in sys.modules for m in ('torch', 'pandas', 'datasets')))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    done = subprocess.run([sys.executable, "-m", "scaling", "--help"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert all(verb in done.stdout for verb in ("prepare", "train", "sweep", "status", "estimate"))
+
+
+def test_no_verb_prints_the_help(capsys):
+    assert main([]) == 0
+    assert "prepare" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["tain"], "tain"),
+        (["train"], "config"),
+        (["train", "none.yaml"], "none.yaml does not exist"),
+        (["sweep", "none.yaml"], "none.yaml does not exist"),
+        (["status", "none.yaml"], "none.yaml does not exist"),
+        (["prepare", "none.yaml"], "none.yaml does not exist"),
+        (["sweep", "sweeps/demo.yaml", "--train.lr", "fast"], "train.lr is 'fast': must be a number"),
+        (["sweep", "sweeps/demo.yaml", "--train.colour", "red"], "train.colour"),
+        (["sweep", "sweeps/demo.yaml", "--train.lr", "-1"], "train.lr is -1.0: must be greater than 0"),
+        (["sweep", "sweeps/demo.yaml", "--execution.micro_batch", "3"], "must divide the 16 sequences"),
+        (["sweep", "sweeps/demo.yaml", "--execution.accelerator", "cpu", "--devices", "99"], "--devices is '99'"),
+        (["sweep", "sweeps/demo.yaml", "--execution.data_folder", "/nonexistent"], "python -m scaling prepare"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_one_line(capsys, monkeypatch, arguments, expected):
+    monkeypatch.chdir(os.path.dirname(os.path.dirname(__file__)))
+    lines = complaint_of(capsys, *arguments)
+    assert len(lines) == 1
+    assert expected in lines[0]
+
+
+def test_train_reports_the_loss_and_the_place(capsys, config_file, tiny_run):
+    assert main(["train", str(config_file)]) == 0
+    out = capsys.readouterr().out
+    assert "validation loss" in out
+    assert str(tiny_run.directory.path) in out
+
+
+def test_tokens_beyond_the_corpus(capsys, config_file):
+    lines = complaint_of(capsys, "train", config_file, "--train.tokens", "1e9")
+    assert len(lines) == 1
+    assert "train.allow_repeat" in lines[0]
+
+
+def test_a_truncated_shard(capsys, config_file, tiny_run, tmp_path):
+    import shutil
+
+    data = tmp_path / "data"
+    shutil.copytree(tiny_run.execution.data_folder, data)
+    shard = next(data.glob("*/train_*.bin"))
+    shard.write_bytes(shard.read_bytes()[:-2])
+    lines = complaint_of(capsys, "train", config_file, "--execution.data_folder", data)
+    assert len(lines) == 1
+    assert shard.name in lines[0]
+    assert "prepare again" in lines[0]
+
+
+def test_a_diverged_run_has_its_own_status(capsys, config_file):
+    lines = complaint_of(capsys, "train", config_file, "--train.lr", "1e30", status=3)
+    assert len(lines) == 1
+    assert "diverged at step" in lines[0]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+def test_a_folder_without_permission(capsys, config_file, tmp_path):
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o500)
+    assert "permit" in complaint_of(capsys, "train", config_file, "--execution.runs_folder", closed)[0]
+
+
+def test_a_place_where_nothing_can_be_written(capsys, config_file, tmp_path):
+    (tmp_path / "file").write_text("")
+    lines = complaint_of(capsys, "train", config_file, "--execution.runs_folder", tmp_path / "file" / "runs")
+    assert len(lines) == 1
+    assert "Not a directory" in lines[0]
+
+
+def test_a_sweep_from_plan_to_status(capsys, sweep_file, tiny_run):
+    assert main(["sweep", str(sweep_file), "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("pending") == 4
+    assert main(["sweep", str(sweep_file)]) == 0
+    assert "all 4 runs are finished" in capsys.readouterr().out
+    assert main(["status", str(sweep_file)]) == 0
+    assert capsys.readouterr().out.count("finished") == 4
+    assert main(["sweep", str(sweep_file)]) == 0
+    assert "0 of 4 runs to do" in capsys.readouterr().out
+    assert main(["estimate", str(sweep_file)]) == 0
+    out = capsys.readouterr().out
+    assert "measured over the runs so far" in out
+    assert "activations" in out
+
+
+def test_a_sweep_with_a_failure_ends_non_zero_and_names_it(capsys, sweep_file):
+    """T5: an arm that always diverges; the others finish."""
+    values = yaml.safe_load(sweep_file.read_text())
+    values["sizes"][1]["train"] = {"lr": 1e30}
+    sweep_file.write_text(yaml.safe_dump(values))
+    assert main(["sweep", str(sweep_file)]) == 1
+    out, err = capsys.readouterr()
+    assert "2 of 4 runs did not finish" in err
+    assert "diverged at step" in " ".join(out.split())
+    assert out.count("log: ") == out.count("log.txt") == 2
+    assert len([line for line in out.splitlines() if line.startswith("finished  ")]) == 2
+
+
+def test_estimate_at_a_given_rate(capsys, sweep_file):
+    assert main(["estimate", str(sweep_file), "--tflops", "100"]) == 0
+    assert "100 TFLOP/s a device, as given" in capsys.readouterr().out
