@@ -98,7 +98,7 @@ def _prepare(config: DataConfig, folder: Path, progress: bool, shard_tokens: int
             work = CorpusWriter(config, folder, source, tokenizer, file, place, shard_tokens)
             for _ in work.steps():
                 _show(bar, task, place)
-            _show(bar, task, place, total=sum(place.text_bytes.values()))
+            bar.update(task, completed=bar.tasks[0].total)
         index = work.finish()
     (folder / PROGRESS_FILE).unlink()
     return index
@@ -157,16 +157,16 @@ def _bar(source: Source, enabled: bool) -> bars.Progress:
     bar = bars.Progress(
         bars.TextColumn("{task.description}"),
         bars.BarColumn(),
-        bars.DownloadColumn(),
+        bars.TextColumn("{task.fields[megabytes]:,.1f} MB"),
         bars.TransferSpeedColumn(),
         bars.TextColumn("{task.fields[documents]:,} documents"),
         bars.TimeRemainingColumn(),
         disable=not enabled,
     )
-    bar.add_task("tokenizer", total=sum(sizes) if len(sizes) == len(parts) else None, documents=0)
+    bar.add_task("tokenizer", total=sum(sizes) if len(sizes) == len(parts) else None, documents=0, megabytes=0.0)
     return bar
 
 
-def _show(bar: bars.Progress, task: bars.TaskID, place: Place, total: float | None = None) -> None:
-    documents, text_bytes = sum(place.documents.values()), sum(place.text_bytes.values())
-    bar.update(task, description="preparing", completed=text_bytes, documents=documents, total=total)
+def _show(bar: bars.Progress, task: bars.TaskID, place: Place) -> None:
+    documents, size = sum(place.documents.values()), sum(place.text_bytes.values())
+    bar.update(task, description="preparing", completed=size, documents=documents, megabytes=size / 1e6)

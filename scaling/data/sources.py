@@ -106,9 +106,7 @@ def _read_python(path: Path) -> Documents:
 
 def _files_source(config: DataConfig) -> Source:
     if not config.train_files:
-        raise DataError(
-            f"corpus {config.name} has no files: pass them with --data.train_files '[\"corpus/*.jsonl.xz\"]'"
-        )
+        raise DataError(f"corpus {config.name} has no files: pass them with --data.train_files corpus/*.jsonl.xz")
     paths: dict[Split, list[Path]] = {
         "train": _expand(config.train_files, "data.train_files"),
         "validation": _expand(config.validation_files, "data.validation_files"),
