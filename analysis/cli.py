@@ -1,0 +1,188 @@
+"""Verbs of `python -m analysis`. What they need is imported when they run, so that --help is quick."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from jsonargparse import ArgumentParser
+
+from analysis.errors import AnalysisError, OutputError
+
+
+def collect(runs: Path, out: Path) -> None:
+    """Read run directories into OUT/runs.csv and OUT/curves.csv.
+
+    Args:
+        runs: folder of a sweep's runs, for example runs/demo
+        out: results folder to write into, for example results/demo
+    """
+    from analysis.collect import CURVE_COLUMNS, RUN_COLUMNS, csv_text
+    from analysis.collect import collect as read
+    from analysis.store import write
+    from analysis.tables import print_collected
+
+    collected = read(runs)
+    files = [
+        write(out / "runs.csv", csv_text(RUN_COLUMNS, collected.runs)),
+        write(out / "curves.csv", csv_text(CURVE_COLUMNS, collected.curves)),
+    ]
+    print_collected(_console(), collected)
+    _print_paths(files)
+
+
+def fit(table: Path, out: Path | None = None) -> None:
+    """Fit L = A C^-alpha to every arm in every ledger; write fit.json.
+
+    Args:
+        table: results folder, or a table of runs (CSV)
+        out: folder for fit.json; the results folder itself if one is given
+    """
+    from analysis.laws import arm_laws
+    from analysis.runs import load
+    from analysis.store import fit_record, json_text, write
+    from analysis.tables import print_hygiene, print_laws
+
+    runs = load(table)
+    console = _console()
+    print_hygiene(console, runs)
+    for ledger in runs.ledgers:
+        print_laws(console, ledger, arm_laws(runs, ledger))
+    if folder := _folder(table, out):
+        _print_paths([write(folder / "fit.json", json_text(fit_record(runs)))])
+
+
+def multiplier(table: Path, ledger: str | None = None, out: Path | None = None) -> None:
+    """Estimate every arm's compute multiplier with its interval; write multiplier.json.
+
+    Args:
+        table: results folder, or a table of runs (CSV)
+        ledger: ledger of the headline: model, 6nd, paper or seconds; the first of these that the table has
+        out: folder for multiplier.json; the results folder itself if one is given
+    """
+    from analysis.ledgers import leading
+    from analysis.multiplier import estimates
+    from analysis.runs import load
+    from analysis.store import json_text, multiplier_record, write
+    from analysis.tables import print_hygiene, print_multipliers
+
+    runs = load(table)
+    headline = leading(runs.ledgers, ledger)
+    console = _console()
+    print_hygiene(console, runs)
+    print_multipliers(console, {x: estimates(runs, x) for x in runs.ledgers}, headline)
+    if folder := _folder(table, out):
+        _print_paths([write(folder / "multiplier.json", json_text(multiplier_record(runs, headline)))])
+
+
+def plots(table: Path, out: Path | None = None) -> None:
+    """Draw every figure as PNG and SVG into FOLDER/figures.
+
+    Args:
+        table: results folder, or a table of runs (CSV)
+        out: folder to draw into; figures/ in the results folder if one is given
+    """
+    from analysis.curves import load_curves
+    from analysis.figures import draw_all
+    from analysis.runs import load
+
+    runs = load(table)
+    folder = out or (table / "figures" if table.is_dir() else None)
+    if folder is None:
+        raise OutputError(f"{table} is not a results folder: say where the figures go with --out FOLDER")
+    _print_paths(draw_all(runs, load_curves(runs.path.parent), folder))
+
+
+def report(folder: Path) -> None:
+    """Write one self-contained page, report.md and report.html, with the figures.
+
+    Args:
+        folder: results folder, for example results/demo
+    """
+    from analysis.curves import load_curves
+    from analysis.ledgers import leading
+    from analysis.report import write_report
+    from analysis.runs import load
+
+    if not folder.is_dir():
+        raise OutputError(f"{folder} is not a folder: a report is written into the results folder that holds runs.csv")
+    runs = load(folder)
+    _print_paths(write_report(runs, load_curves(folder), leading(runs.ledgers), folder))
+
+
+def compare(first: Path, second: Path, ledger: str | None = None) -> None:
+    """Set the multipliers of two results folders or tables side by side, with their ratio.
+
+    Args:
+        first: results folder or table of runs
+        second: results folder or table of runs
+        ledger: ledger to compare in: model, 6nd, paper or seconds; the first of these that both have
+    """
+    from analysis.compare import common_ledger
+    from analysis.compare import compare as side_by_side
+    from analysis.runs import load
+    from analysis.tables import print_comparison, print_hygiene
+
+    one, two = load(first), load(second)
+    chosen = common_ledger(one, two, ledger)
+    console = _console()
+    for runs in (one, two):
+        print_hygiene(console, runs)
+    print_comparison(console, chosen, (str(first), str(second)), side_by_side(one, two, chosen))
+
+
+VERBS: tuple[Callable[..., None], ...] = (collect, fit, multiplier, plots, report, compare)
+
+
+class _Parser(ArgumentParser):
+    """Errors of the command line in one line, like all others."""
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        print(f"error: {' '.join(message.split())}; see `python -m analysis --help`", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one verb; returns the exit status: 0, or 2 with one line on stderr for an error the user can mend."""
+    from scaling.records import RecordError
+
+    chosen = _parser().parse_args(arguments)
+    verb = next(verb for verb in VERBS if verb.__name__ == chosen.verb)
+    try:
+        verb(**vars(chosen[chosen.verb]))
+    except (AnalysisError, RecordError, OSError) as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _parser() -> ArgumentParser:
+    parser = _Parser(prog="python -m analysis", description="Fit, draw and report what a residual scheme is worth.")
+    verbs = parser.add_subcommands(dest="verb")
+    for verb in VERBS:
+        described = _Parser(description=_first_line(verb))
+        described.add_function_arguments(verb, as_positional=True, as_group=False)
+        verbs.add_subcommand(verb.__name__, described, help=_first_line(verb))
+    return parser
+
+
+def _first_line(verb: Callable[..., None]) -> str:
+    return (verb.__doc__ or "").partition("\n")[0]
+
+
+def _folder(table: Path, out: Path | None) -> Path | None:
+    """Where results go: into --out, else into the results folder that was given, else nowhere."""
+    return out or (table if table.is_dir() else None)
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+
+
+def _print_paths(paths: Sequence[Path]) -> None:
+    for path in paths:
+        print(f"wrote {path}")

@@ -1,0 +1,62 @@
+"""Every figure, one file each; `draw_all` writes them as PNG and SVG."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from analysis.figures.compute import loss_compute
+from analysis.figures.pairs import paired_losses
+from analysis.figures.style import styled
+from analysis.figures.training import training_curves
+from analysis.ledgers import leading
+from analysis.runs import Runs
+from analysis.store import write
+
+__all__ = ["draw_all", "loss_compute", "paired_losses", "training_curves"]
+
+
+def draw_all(runs: Runs, curves: pd.DataFrame | None, folder: Path) -> list[Path]:
+    """Draw every figure that the data allow into a folder.
+
+    Args:
+        runs: the table.
+        curves: points over training (`load_curves`), or None where there are none.
+        folder: where `<figure>.png` and `<figure>.svg` go.
+
+    Returns:
+        The files written: loss_compute_<ledger> for every ledger, the leading one first; paired_losses;
+        training_curves.
+
+    Raises:
+        OutputError: a file cannot be written.
+    """
+    first = leading(runs.ledgers)
+    figures = {
+        f"loss_compute_{ledger}": loss_compute(runs, ledger)
+        for ledger in sorted(runs.ledgers, key=lambda ledger: ledger != first)
+    }
+    figures["paired_losses"] = paired_losses(runs, first)
+    if curves is not None and curves["run"].isin(runs.table["run"]).any():
+        figures["training_curves"] = training_curves(runs, curves)
+    return [
+        write(folder / f"{name}.{kind}", render(figure, kind))
+        for name, figure in figures.items()
+        for kind in ("png", "svg")
+    ]
+
+
+def render(figure: Figure, kind: str) -> bytes:
+    """A figure as the bytes of a PNG or SVG file; equal figures have equal bytes."""
+    buffer = io.BytesIO()
+
+    @styled
+    def save() -> Figure:
+        figure.savefig(buffer, format=kind, metadata={"Date": None} if kind == "svg" else {"Software": None})
+        return figure
+
+    save()
+    return buffer.getvalue()

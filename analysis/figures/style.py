@@ -1,0 +1,96 @@
+"""One style for every figure: for half a page's width, for colour-blind readers, and for print in grey.
+
+Colours are Okabe and Ito's, which common forms of colour blindness keep apart; in grey, markers and dashes do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, ParamSpec
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+P = ParamSpec("P")
+
+WIDTH = 3.5
+"""Width of a figure in inches: half a page."""
+
+STYLE: dict[str, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 8,
+    "axes.labelsize": 8,
+    "axes.titlesize": 8,
+    "xtick.labelsize": 7.5,
+    "ytick.labelsize": 7.5,
+    "legend.fontsize": 7.5,
+    "legend.frameon": False,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e4e4e4",
+    "grid.linewidth": 0.6,
+    "lines.linewidth": 1.3,
+    "lines.markersize": 4.5,
+    "figure.dpi": 100,
+    "savefig.dpi": 250,
+    "figure.constrained_layout.use": True,
+    "text.parse_math": False,
+    "svg.hashsalt": "attnres-scaling",
+}
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one arm is drawn everywhere."""
+
+    colour: str
+    marker: str
+    dashes: tuple[int, tuple[float, ...]]
+    """Offset and lengths of dashes and gaps in units of the line's width; no lengths: solid."""
+
+    def point(self) -> Line2D:
+        """A marker alone, for a legend."""
+        return Line2D([], [], color=self.colour, marker=self.marker, linestyle="")
+
+    def line(self) -> Line2D:
+        """A line in the arm's dashes, for a legend."""
+        return Line2D([], [], color=self.colour, linestyle=self.dashes)
+
+
+_KNOWN = {
+    "baseline": Look("#1a1a1a", "o", (0, ())),
+    "block": Look("#0072b2", "s", (0, (5, 1.2))),
+    "full": Look("#d55e00", "^", (0, (2.5, 1))),
+    "mhc_lite": Look("#009e73", "D", (0, (6, 1, 1, 1))),
+}
+_OTHERS = (
+    Look("#cc79a7", "v", (0, (1, 1))),
+    Look("#e69f00", "P", (0, (4, 1, 1, 1, 1, 1))),
+    Look("#56b4e9", "X", (0, (8, 2))),
+    Look("#8c6d31", "<", (0, (3, 2))),
+    Look("#7f7f7f", ">", (0, (1, 2))),
+)
+
+
+def looks(variants: Iterable[str]) -> dict[str, Look]:
+    """The look of each variant; the known schemes always have theirs, others go by their order."""
+    others = iter(_OTHERS * 100)
+    return {variant: _KNOWN.get(variant) or next(others) for variant in variants}
+
+
+def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
+    """Draw a figure in the one style, whatever the user's own settings are."""
+
+    @wraps(draw)
+    def in_style(*args: P.args, **kwargs: P.kwargs) -> Figure:
+        with mpl.rc_context():
+            mpl.rcdefaults()
+            mpl.rcParams.update(STYLE)  # type: ignore[arg-type]
+            return draw(*args, **kwargs)
+
+    return in_style

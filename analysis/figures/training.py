@@ -1,0 +1,77 @@
+"""Loss over training: one panel a size, one line a run, against tokens."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from analysis.figures.layout import NICE_STEPS, legend_above, new_figure
+from analysis.figures.style import Look, looks, styled
+from analysis.pairing import BASELINE
+from analysis.runs import Runs
+from analysis.wording import arm_name, shorten
+
+_ENOUGH_VALIDATIONS = 5
+_SKIPPED = 0.2
+"""Share of the tokens at the start of training that does not decide how far the loss axis reaches."""
+
+
+@styled
+def training_curves(runs: Runs, curves: pd.DataFrame) -> Figure:
+    """Loss against tokens for every run of the table, seeds as equal lines.
+
+    Validation loss where the runs have five points of it or more, else training loss as a running mean.
+
+    Args:
+        runs: the table; its runs are drawn, and its sizes are the panels, in order of parameters.
+        curves: columns run, variant, size, seed, tokens, train_loss, val_loss (NaN where missing).
+    """
+    curves = curves[curves["run"].isin(runs.table["run"])]
+    validated = curves.groupby("run")["val_loss"].count().median() >= _ENOUGH_VALIDATIONS
+    column = "val_loss" if validated else "train_loss"
+    look = looks([BASELINE, *runs.arms])
+    order = runs.table[runs.table["size"].isin(curves["size"])].sort_values("params")["size"].unique()
+    rows = math.ceil(len(order) / 2)
+    figure = new_figure(0.5 + 1.35 * rows)
+    panels = figure.subplots(rows, min(2, len(order)), squeeze=False).flat
+    scale, unit = _unit(curves["tokens"].max())
+    for size, axes in zip(order, panels, strict=False):
+        _draw_panel(axes, curves[curves["size"] == size], column, look, scale)
+        axes.set_title(shorten(size))
+    figure.supxlabel(f"tokens{unit}", fontsize=8)
+    figure.supylabel(
+        f"{'validation loss' if validated else 'training loss, running mean'} (nats per token)", fontsize=8
+    )
+    entries = {arm_name(v): look[v].line() for v in look if v in set(curves["variant"])}
+    spare = next(panels, None)
+    if spare is None:
+        legend_above(figure, entries)
+    else:
+        spare.set_axis_off()
+        spare.legend(list(entries.values()), list(entries), loc="center")
+    return figure
+
+
+def _unit(largest: float) -> tuple[float, str]:
+    units = ((1e9, " (billion)"), (1e6, " (million)"), (1e3, " (thousand)"))
+    return next(((scale, name) for scale, name in units if largest >= scale), (1.0, ""))
+
+
+def _draw_panel(axes: Axes, curves: pd.DataFrame, column: str, look: dict[str, Look], scale: float) -> None:
+    lowest, highest = math.inf, -math.inf
+    for variant in look:
+        for _, run in curves[curves["variant"] == variant].groupby("run"):
+            points = run.dropna(subset=[column]).sort_values("tokens")
+            window = 1 if column == "val_loss" else max(1, len(points) // 20)
+            loss = points[column].rolling(window, min_periods=1).mean()
+            axes.plot(points["tokens"] / scale, loss, color=look[variant].colour, linestyle=look[variant].dashes)
+            shown = loss[points["tokens"] >= _SKIPPED * points["tokens"].max()]
+            lowest, highest = min(lowest, shown.min()), max(highest, shown.max())
+    if lowest < highest:
+        axes.set_ylim(lowest - 0.05 * (highest - lowest), highest + 0.05 * (highest - lowest))
+    axes.xaxis.set_major_locator(MaxNLocator(4, steps=NICE_STEPS))
+    axes.yaxis.set_major_locator(MaxNLocator(5, steps=NICE_STEPS))

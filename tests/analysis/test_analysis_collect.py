@@ -1,0 +1,170 @@
+import csv
+import json
+
+import pytest
+
+from analysis.collect import CURVE_COLUMNS, RUN_COLUMNS, collect
+from analysis.multiplier import estimates
+from analysis.runs import load
+from scaling.compute import ModelShape, ledgers, non_embedding_parameters, parameters
+
+
+def read(path):
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def only(folder):
+    (row,) = collect(folder).runs
+    return row
+
+
+def test_a_finished_run_is_one_row_in_full_precision(tmp_path, one_run, analysis):
+    run = one_run(tmp_path / "runs", "block", 96, seed=3, loss=2.1234567890123457)
+    status, out, _ = analysis("collect", tmp_path / "runs", tmp_path / "out")
+    assert status == 0
+    assert "runs.csv" in out
+    (row,) = read(tmp_path / "out" / "runs.csv")
+    assert tuple(row) == RUN_COLUMNS
+    shape = ModelShape(**run.read_run()["shape"])
+    assert float(row["val_loss"]) == 2.1234567890123457
+    assert (row["run"], row["variant"], row["size"], row["seed"]) == (run.name, "block", "w96", "3")
+    assert row["status"] == "finished"
+    assert int(row["params"]) == non_embedding_parameters(shape)
+    assert int(row["params_total"]) == sum(parameters(shape).values())
+    assert int(row["tokens"]) == int(row["steps"]) * int(row["batch_tokens"]) == 40 * 1024
+    for ledger, per_token in ledgers(shape).items():
+        assert float(row[f"flops_{ledger}"]) == per_token * 40 * 1024
+    assert float(row["seconds"]) == 20 * 0.75
+    assert (row["data"], row["data_hash"], row["batches_hash"]) == ("python", "da7a", "ba7c3")
+    assert json.loads(row["tuning"]) == {"lr": 0.003, "optimizer": "adamw"}
+    assert row["machine"] == "processor CPU, threads 2"
+    assert row["note"] == ""
+    curve = read(tmp_path / "out" / "curves.csv")
+    assert tuple(curve[0]) == CURVE_COLUMNS
+    assert len(curve) == 20
+    assert curve[0]["val_loss"] == ""
+    assert curve[1]["val_loss"] != ""
+    assert [int(point["tokens"]) for point in curve] == [1024 * step for step in range(2, 41, 2)]
+
+
+def test_collected_runs_are_a_table_that_loads(sweep, tmp_path, analysis):
+    assert analysis("collect", sweep, tmp_path / "out")[0] == 0
+    runs = load(tmp_path / "out")
+    assert runs.hygiene.findings == ()
+    assert runs.ledgers == ["model", "6nd", "paper", "seconds"]
+    assert all(m.interval is not None for ledger in runs.ledgers for m in estimates(runs, ledger))
+
+
+@pytest.mark.parametrize("state", ["running", "diverged", "failed", "pending"])
+def test_an_unfinished_run_is_a_row_without_a_loss(tmp_path, one_run, state):
+    run = one_run(tmp_path, state=state)
+    run.write_status(state, message="what\nhappened")
+    row = only(tmp_path)
+    assert row["status"] == ("lost" if state == "running" else state)
+    assert row.get("val_loss") is None
+    assert row["note"] == "what happened"
+    assert row["flops_model"] > 0
+
+
+def test_a_planned_run_is_a_row_named_by_its_folder(tmp_path):
+    folder = tmp_path / "block-cpu-small-s2-0a1b2c"
+    folder.mkdir()
+    (folder / "config.yaml").write_text("seed: 2\n")
+    row = only(tmp_path)
+    assert (row["status"], row["variant"], row["size"], row["seed"]) == ("pending", "block", "cpu-small", 2)
+
+
+def spoil_json(name):
+    return lambda run: (run.path / name).write_text('{"cut')
+
+
+def without(name):
+    return lambda run: (run.path / name).unlink()
+
+
+def edit(name, change):
+    def spoil(run):
+        value = json.loads((run.path / name).read_text())
+        change(value)
+        (run.path / name).write_text(json.dumps(value))
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (spoil_json("run.json"), "run.json is not JSON"),
+        (spoil_json("status.json"), "status.json is not JSON"),
+        (spoil_json("result.json"), "result.json is not JSON"),
+        (without("run.json"), "run.json is missing"),
+        (without("result.json"), "result.json is missing"),
+        (edit("run.json", lambda v: v["shape"].pop("d_model")), "d_model"),
+        (edit("run.json", lambda v: v.pop("training")), "no 'training'"),
+        (edit("run.json", lambda v: v.update(data="python")), "do not fit this version"),
+        (edit("result.json", lambda v: v.update(run="another")), "another run's file"),
+        (edit("result.json", lambda v: v.update(tokens=5)), "result.json has tokens 5, this run has 40960"),
+        (edit("result.json", lambda v: v.pop("val_loss")), "no 'val_loss'"),
+        (lambda run: (run.path / "metrics.csv").write_text("a,b\n1,2\n"), "metrics.csv has columns"),
+        (
+            lambda run: (run.path / "metrics.csv").write_text(
+                "attempt,step,tokens,train_loss,val_loss,learning_rate,grad_norm,seconds\n1,1,7,,,,,\n"
+            ),
+            "7 tokens at step 1",
+        ),
+    ],
+)
+def test_a_broken_run_is_named_and_does_not_stop_the_others(sweep, tmp_path, one_run, analysis, spoil, says):
+    broken = one_run(sweep, "block", 64, seed=7)
+    spoil(broken)
+    status, out, _ = analysis("collect", sweep, tmp_path / "out")
+    assert status == 0
+    rows = {row["run"]: row for row in read(tmp_path / "out" / "runs.csv")}
+    assert len(rows) == 9
+    row = rows[broken.name]
+    assert row["status"] == "failed"
+    assert row["val_loss"] == ""
+    assert says in row["note"]
+    assert str(tmp_path) not in row["note"]
+    assert broken.name in out
+    assert says in " ".join(out.split())
+
+
+def test_stale_compute_is_recounted_and_said(tmp_path, one_run):
+    run = one_run(tmp_path, flops_per_token={"model": 1.0, "6nd": 5.0})
+    row = only(tmp_path)
+    counted = ledgers(ModelShape(**run.read_run()["shape"]))
+    assert row["flops_model"] == counted["model"] * row["tokens"]
+    assert "counts 1 FLOPs per token in ledger model" in row["note"]
+    assert "ledger 6nd" in row["note"]
+
+
+def test_rows_of_a_resumed_run_are_counted_once(tmp_path, one_run):
+    run = one_run(tmp_path)
+    again = run.open_metrics(2)
+    again.append(step=40, tokens=40 * 1024, train_loss=9.0, seconds=0.25)
+    again.close()
+    with open(run.path / "metrics.csv", "a") as file:
+        file.write("2,42,43")
+    collected = collect(tmp_path)
+    (row,) = collected.runs
+    assert (row["superseded_rows"], row["damaged_rows"]) == (1, 1)
+    assert row["seconds"] == pytest.approx(19 * 0.5 + 0.25)
+    assert collected.curves[-1]["train_loss"] == 9.0
+    assert "1 rows of metrics.csv trained again" in collected.problems[0]
+
+
+def test_missing_seconds_stay_missing(tmp_path, one_run):
+    run = one_run(tmp_path)
+    (run.path / "metrics.csv").unlink()
+    assert "seconds" not in only(tmp_path)
+
+
+def test_a_folder_without_runs_is_one_clear_line(tmp_path, analysis):
+    for folder, says in ((tmp_path, "holds no run directories"), (tmp_path / "nowhere", "is not a folder")):
+        status, _, err = analysis("collect", folder, tmp_path / "out")
+        assert status == 2
+        assert says in err
+        assert err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
