@@ -55,7 +55,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sweep", type=Path, default=Path("sweeps/demo.yaml"))
     parser.add_argument("--reference", type=Path, default=Path("runs/demo"))
-    parser.add_argument("--folder", type=Path, default=Path("runs/killed"), help="runs of the disturbed sweep, made anew")
+    parser.add_argument(
+        "--folder", type=Path, default=Path("runs/killed"), help="runs of the disturbed sweep, made anew"
+    )
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--mean-wait", type=float, default=20.0, help="seconds between two kills, on average")

@@ -15,10 +15,6 @@ import statistics
 import time
 from pathlib import Path
 
-from scaling.heap import keep_heap
-
-keep_heap()
-
 import torch
 from rich.console import Console
 from rich.progress import track
@@ -29,6 +25,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from scaling.config import ModelConfig, ResidualConfig
 from scaling.data.batches import BatchOrder, TrainingBatches
 from scaling.data.shards import TokenReader, load_index
+from scaling.heap import keep_heap
 from scaling.loading import load
 from scaling.model.language_model import LanguageModel
 from scaling.training.environment import machine, versions
@@ -107,6 +104,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="where to write the numbers as JSON")
     given = parser.parse_args()
 
+    keep_heap()
     console, config = Console(width=110), load(ModelConfig, given.model)
     torch.manual_seed(0)
     tokens, targets = torch.randint(given.vocab_size, (2, given.sequences, given.seq_len))
@@ -157,7 +155,9 @@ def main() -> None:
         console.print(f"data loader: {share:.2%} of a baseline step ({1e3 * loading:.2f} ms a batch)")
     if given.out:
         given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(json.dumps({"mode": mode, "machine": facts, "versions": versions(), **results}, indent=2) + "\n")
+        given.out.write_text(
+            json.dumps({"mode": mode, "machine": facts, "versions": versions(), **results}, indent=2) + "\n"
+        )
 
 
 if __name__ == "__main__":

@@ -80,7 +80,9 @@ def sweep(given: Any) -> int:
     table = plan_table(plan.runs, directories, rate)
     left = [config for config, run in zip(plan.runs, directories, strict=True) if run.read_result() is None]
     in_all = duration(sum(device_seconds(config, rate) for config in left) / len(slots))
-    table.caption = f"{len(left)} of {len(plan.runs)} runs to do, {len(slots)} at a time, {in_all} at {rate.description}"
+    table.caption = (
+        f"{len(left)} of {len(plan.runs)} runs to do, {len(slots)} at a time, {in_all} at {rate.description}"
+    )
     console.print(table)
     if given.dry_run or not left:
         return 0
@@ -171,7 +173,9 @@ def _parser() -> ArgumentParser:
 
     own = verb("estimate", "print parameters, tokens, FLOPs by ledger, memory and device hours", SWEEP_GROUPS)
     own.add_argument("sweep", type=str, help="file of a sweep")
-    own.add_argument("--tflops", type=float | None, default=None, help="TFLOP/s that a device reaches; measured if not given")
+    own.add_argument(
+        "--tflops", type=float | None, default=None, help="TFLOP/s that a device reaches; measured if not given"
+    )
     _add_devices(own)
     return parser
 

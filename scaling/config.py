@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,6 +17,8 @@ from typing import Any, ClassVar, Literal
 from scaling.compute import ModelShape, non_embedding_parameters
 from scaling.errors import ConfigError
 from scaling.records import RunDirectory
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True)
@@ -48,23 +51,26 @@ class Checked:
             raise ConfigError(problems, where=type(self).__name__)
 
 
+def _each(keys: tuple[str, ...], holds: Callable[[Any], bool], allowed: str) -> tuple[Rule, ...]:
+    """The same condition on each of several values."""
+
+    def rule(key: str) -> Rule:
+        return Rule((key,), lambda config: holds(getattr(config, key)), allowed)
+
+    return tuple(rule(key) for key in keys)
+
+
 def _at_least(low: float, *keys: str) -> tuple[Rule, ...]:
-    return tuple(Rule((k,), lambda c, k=k: getattr(c, k) >= low, f"must be at least {low}") for k in keys)
+    return _each(keys, lambda value: value >= low, f"must be at least {low}")
 
 
 def _positive(*keys: str) -> tuple[Rule, ...]:
-    return tuple(Rule((k,), lambda c, k=k: getattr(c, k) > 0, "must be greater than 0") for k in keys)
+    return _each(keys, lambda value: value > 0, "must be greater than 0")
 
 
 def _named(*keys: str) -> tuple[Rule, ...]:
     """Names become folder names, so they are letters, digits, dot, underscore and hyphen."""
-
-    def holds(value: str) -> bool:
-        return bool(value) and value[0].isalnum() and all(ch.isalnum() or ch in "._-" for ch in value)
-
-    return tuple(
-        Rule((k,), lambda c, k=k: holds(getattr(c, k)), "must be letters, digits, '.', '_' or '-'") for k in keys
-    )
+    return _each(keys, lambda value: bool(_NAME.fullmatch(value)), "must be letters, digits, '.', '_' or '-'")
 
 
 @dataclass(frozen=True)
@@ -265,9 +271,10 @@ class TrainConfig(Checked):
             "must be two numbers from 0 to below 1",
         ),
         *_at_least(0, "weight_decay"),
-        *(
-            Rule((k,), lambda c, k=k: 0 <= getattr(c, k) <= 1, "must be from 0 to 1")
-            for k in ("warmup_fraction", "decay_fraction", "final_lr_fraction")
+        *_each(
+            ("warmup_fraction", "decay_fraction", "final_lr_fraction"),
+            lambda value: 0 <= value <= 1,
+            "must be from 0 to 1",
         ),
         Rule(
             ("schedule", "warmup_fraction", "decay_fraction"),
@@ -327,13 +334,15 @@ class ExecutionConfig(Checked):
         ),
         *_at_least(1, "devices", "log_every", "validate_every", "checkpoint_every"),
         *_at_least(0, "workers", "retries"),
-        *(
-            Rule(
-                (k, "log_every"),
-                lambda c, k=k: getattr(c, k) % c.log_every == 0,
-                f"{k} must be a multiple of log_every",
-            )
-            for k in ("validate_every", "checkpoint_every")
+        Rule(
+            ("validate_every", "log_every"),
+            lambda c: c.validate_every % c.log_every == 0,
+            "validate_every must be a multiple of log_every",
+        ),
+        Rule(
+            ("checkpoint_every", "log_every"),
+            lambda c: c.checkpoint_every % c.log_every == 0,
+            "checkpoint_every must be a multiple of log_every",
         ),
         Rule(
             ("peak_tflops",),
@@ -423,9 +432,9 @@ class RunConfig(Checked):
         """Optimiser steps of the whole schedule; the scheme's own parameters do not count, so arms are equal."""
         tokens = self.train.tokens
         if tokens is None:
+            assert self.train.tokens_per_parameter is not None
             shape = self.shape
-            shared = non_embedding_parameters(shape) - shape.residual_parameters
-            tokens = self.train.tokens_per_parameter * shared
+            tokens = self.train.tokens_per_parameter * (non_embedding_parameters(shape) - shape.residual_parameters)
         return max(1, round(tokens / self.train.batch_tokens))
 
     @property
@@ -475,10 +484,7 @@ class SweepConfig(Checked):
 
     rules = (
         *_named("name"),
-        *(
-            Rule((k,), lambda c, k=k: len(getattr(c, k)) > 0, "must hold at least one entry")
-            for k in ("sizes", "variants", "seeds")
-        ),
+        *_each(("sizes", "variants", "seeds"), lambda value: len(value) > 0, "must hold at least one entry"),
         Rule(("seeds",), lambda c: len(set(c.seeds)) == len(c.seeds), "must all differ"),
     )
 

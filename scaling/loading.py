@@ -93,7 +93,9 @@ def expand(cls: type, values: Mapping[str, Any], folder: Path) -> dict[str, Any]
 def collect(cls: type[C], values: Any, prefix: str, problems: list[str]) -> C | None:
     """Build `cls`, or add a line to `problems` for every bad key below `prefix` and return None."""
     if not isinstance(values, Mapping):
-        problems.append(f"{prefix.rstrip('.') or cls.__name__} is {values!r}: must be keys and values, or a file of them")
+        problems.append(
+            f"{prefix.rstrip('.') or cls.__name__} is {values!r}: must be keys and values, or a file of them"
+        )
         return None
     before = len(problems)
     hints = typing.get_type_hints(cls)
@@ -143,7 +145,7 @@ def override_arguments(parser: ArgumentParser, groups: Mapping[str, type[Checked
     """Add `--group.key` for every setting of every group. Values stay text: `collect` judges them with the file's."""
     for group, cls in groups.items():
         section = parser.add_argument_group(f"{group} settings", "each replaces what the file says")
-        hints, docs = typing.get_type_hints(cls), _docstrings(cls)
+        hints, docs = typing.get_type_hints(cls), docstrings(cls)
         for spec in fields(cls):  # type: ignore[arg-type]
             hint = hints[spec.name]
             section.add_argument(
@@ -182,8 +184,7 @@ def _element(hint: Any) -> type[Checked] | None:
     return arguments[1] if get_origin(hint) is dict and is_dataclass(arguments[1]) else None  # type: ignore[return-value]
 
 
-@functools.cache
-def _docstrings(cls: type) -> dict[str, str]:
+def docstrings(cls: type) -> dict[str, str]:
     """The docstring under each field, which Python itself does not keep."""
     from docstring_parser import parse_from_object
 

@@ -219,7 +219,7 @@ class RunDirectory:
     def is_locked(self) -> bool:
         """Whether a process is training this run now."""
         try:
-            file = open(self.path / "lock")  # noqa: SIM115 (closed below)
+            file = open(self.path / "lock")
         except FileNotFoundError:
             return False
         with file:

@@ -48,7 +48,9 @@ def tiny_run(corpus, tmp_path) -> RunConfig:
     return RunConfig(
         model=ModelConfig(name="tiny", n_layers=2, d_model=32, n_heads=1, d_ff=48),
         data=data,
-        train=TrainConfig(seq_len=64, batch_tokens=512, tokens=512 * 12, validation_tokens=64 * 20, warmup_fraction=0.1),
+        train=TrainConfig(
+            seq_len=64, batch_tokens=512, tokens=512 * 12, validation_tokens=64 * 20, warmup_fraction=0.1
+        ),
         residual=BLOCK,
         execution=ExecutionConfig(
             runs_folder=str(tmp_path / "runs"),

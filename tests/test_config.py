@@ -112,7 +112,9 @@ def test_a_missing_file_and_a_missing_nested_file(tmp_path):
 
 def test_overrides_replace_what_the_file_says(tmp_path):
     (tmp_path / "m.yaml").write_text("name: m\nn_layers: 4\nd_model: 64\nn_heads: 2\nd_ff: 96\n")
-    (tmp_path / "x.yaml").write_text("model: m.yaml\ndata: {name: d}\ntrain: {seq_len: 64, batch_tokens: 512, tokens: 1e4}\n")
+    (tmp_path / "x.yaml").write_text(
+        "model: m.yaml\ndata: {name: d}\ntrain: {seq_len: 64, batch_tokens: 512, tokens: 1e4}\n"
+    )
     run = load(RunConfig, tmp_path / "x.yaml", {"model.n_layers": 6, "train.lr": 0.5, "train.validation_tokens": 640})
     assert (run.model.n_layers, run.train.lr, run.model.d_model) == (6, 0.5, 64)
 
@@ -184,8 +186,8 @@ def test_the_global_batch_does_not_depend_on_micro_batch_or_devices(change):
 
 
 def test_execution_settings_are_documented():
-    from scaling.loading import _docstrings
+    from scaling.loading import docstrings
 
     for cls in (ModelConfig, DataConfig, TrainConfig, ExecutionConfig, RunConfig, ResidualConfig):
-        assert set(_docstrings(cls)) == {field.name for field in fields(cls)}
-        assert all(_docstrings(cls).values())
+        assert set(docstrings(cls)) == {field.name for field in fields(cls)}
+        assert all(docstrings(cls).values())

@@ -19,9 +19,10 @@ from scaling.model.sublayers import MLP, Attention, rotary_tables
 class LanguageModel(nn.Module):
     """A decoder-only Transformer in which only `residual` differs between arms."""
 
-    def __init__(
-        self, config: ModelConfig, residual: ResidualConfig, vocab_size: int, seq_len: int, seed: int = 0
-    ):
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, config: ModelConfig, residual: ResidualConfig, vocab_size: int, seq_len: int, seed: int = 0):
         super().__init__()
         self.config, self.seq_len = config, seq_len
         self.embedding = nn.Embedding(vocab_size, config.d_model)

@@ -12,6 +12,7 @@ from scaling.config import RunConfig, SweepConfig
 from scaling.errors import ConfigError
 from scaling.loading import build, collect, expand, override, read_yaml
 
+
 @dataclass(frozen=True)
 class Plan:
     """The runs of a sweep, in order of size, variant, seed."""

@@ -62,5 +62,9 @@ class Watch:
         while not self._done.wait(REFRESH_SECONDS):
             for name, task in list(self._tasks.items()):
                 status = self._directories[name].read_status()
-                detail = f"loss {status['loss']:.4f}  {status['tokens_per_second']:,.0f} tokens/s" if "loss" in status else ""
+                detail = (
+                    f"loss {status['loss']:.4f}  {status['tokens_per_second']:,.0f} tokens/s"
+                    if "loss" in status
+                    else ""
+                )
                 self._bars.update(task, completed=status.get("step", 0), detail=detail)

@@ -45,7 +45,7 @@ class RotatingCheckpoints(TorchCheckpointIO):
 
 def usable_checkpoint(run: RunDirectory) -> tuple[Path | None, list[str]]:
     """The newest checkpoint that can be read whole, if there is one, and the names of those that cannot."""
-    damaged = []
+    damaged: list[str] = []
     for path in (run.last_checkpoint, run.previous_checkpoint):
         if not path.exists():
             continue

@@ -7,6 +7,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor
 
 from scaling.config import RunConfig
@@ -40,7 +41,7 @@ class TrainingModule(pl.LightningModule):
         self._loss_sum, self._losses = torch.zeros_like(self._loss_sum), 0
         return mean
 
-    def configure_optimizers(self) -> dict[str, Any]:
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """The optimiser of `optimizer.py`, its rate set at every step."""
         train = self.run_config.train
         optimizer = build_optimizer(self.model, train)

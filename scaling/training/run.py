@@ -183,7 +183,7 @@ def _how_it_goes_on(checkpoint: Path | None, damaged: list[str]) -> str:
 @contextlib.contextmanager
 def _failures_recorded(run: RunDirectory, config: RunConfig) -> Iterator[None]:
     """Write why a run stopped into its status, and turn what a user can mend into a ScalingError."""
-    state = "failed"
+    state, raised = "failed", ScalingError()
     try:
         yield
         return

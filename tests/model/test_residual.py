@@ -204,7 +204,7 @@ def test_zero_queries_give_the_baselines_logits(n_blocks):
 @pytest.mark.parametrize(("d_model", "n_layers"), [(64, 8), (1264, 17)])
 @pytest.mark.parametrize("scheme", ["block", "full"])
 def test_arms_agree_at_step_zero_with_the_default_eps(scheme, d_model, n_layers):
-    """M10: at the narrowest and the widest shape of the ladders, float32 logits differ by less than 1e-4 of their scale."""
+    """M10: at the narrowest and the widest shape, float32 logits differ by less than 1e-4 of their scale."""
     tokens = torch.randint(40, (1, 10), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         ours, baseline = (model_of(s, d_model=d_model, n_layers=n_layers).logits(tokens) for s in (scheme, "baseline"))

@@ -144,9 +144,7 @@ def test_a_run_taken_by_another_sweep_in_between_goes_back(runs, play):
 
 
 def test_two_real_sweeps_at_once_train_no_run_twice(tiny_run, change):
-    runs = [
-        replace(tiny_run, residual=ResidualConfig(), variant="baseline", seed=seed) for seed in (0, 1)
-    ]
+    runs = [replace(tiny_run, residual=ResidualConfig(), variant="baseline", seed=seed) for seed in (0, 1)]
     outcomes = []
     threads = [threading.Thread(target=lambda: outcomes.append(work(runs, SLOTS[:1]))) for _ in range(2)]
     for thread in threads:

@@ -46,11 +46,11 @@ def test_queries_gains_and_embedding_are_never_decayed_and_never_muons(optimizer
         assert (id(p) in muons) == (hidden and optimizer == "muon"), name
 
 
-@given(st.sampled_from(["cosine", "wsd"]), st.integers(10, 2000), st.floats(0, 0.4), st.floats(0.01, 0.5), st.floats(0, 1))
+@given(
+    st.sampled_from(["cosine", "wsd"]), st.integers(10, 2000), st.floats(0, 0.4), st.floats(0.01, 0.5), st.floats(0, 1)
+)
 def test_schedules_rise_to_the_peak_and_fall_to_the_end(schedule, steps, warmup, decay, end):
-    config = replace(
-        TRAIN, schedule=schedule, warmup_fraction=warmup, decay_fraction=decay, final_lr_fraction=end
-    )
+    config = replace(TRAIN, schedule=schedule, warmup_fraction=warmup, decay_fraction=decay, final_lr_fraction=end)
     factors = [learning_rate_factor(config, steps, step) for step in range(steps + 1)]
     n_warm = round(warmup * steps)
     assert all(0 < f <= 1 + 1e-12 for f in factors[:n_warm])

@@ -60,7 +60,7 @@ class ResidualScheme(nn.Module, ABC):
     def finish(self, state: Any) -> Tensor:
         """What the final norm and the head see: (B, T, D)."""
 
-    def init_weights(self) -> None:  # noqa: B027 (most schemes of fixed weights have nothing to do)
+    def init_weights(self) -> None:
         """Set the scheme's own parameters to where training starts."""
 
     @property
