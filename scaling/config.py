@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -17,60 +15,7 @@ from typing import Any, ClassVar, Literal
 from scaling.compute import ModelShape, non_embedding_parameters
 from scaling.errors import ConfigError
 from scaling.records import RunDirectory
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-
-
-@dataclass(frozen=True)
-class Rule:
-    """A condition on the values of `keys`; `allowed` says, for the error message, what is."""
-
-    keys: tuple[str, ...]
-    holds: Callable[[Any], bool]
-    allowed: str
-
-    def problem(self, values: Any, prefix: str = "") -> str | None:
-        """The error line if `values` (anything with the keys as attributes) breaks the rule, else None."""
-        try:
-            if self.holds(values):
-                return None
-        except TypeError:
-            pass
-        given = ", ".join(f"{prefix}{key} is {getattr(values, key)!r}" for key in self.keys)
-        return f"{given}: {self.allowed}"
-
-
-class Checked:
-    """Base of the configuration classes: building one with a bad value raises ConfigError naming every bad key."""
-
-    rules: ClassVar[tuple[Rule, ...]] = ()
-
-    def __post_init__(self) -> None:
-        problems = [p for rule in self.rules if (p := rule.problem(self))]
-        if problems:
-            raise ConfigError(problems, where=type(self).__name__)
-
-
-def _each(keys: tuple[str, ...], holds: Callable[[Any], bool], allowed: str) -> tuple[Rule, ...]:
-    """The same condition on each of several values."""
-
-    def rule(key: str) -> Rule:
-        return Rule((key,), lambda config: holds(getattr(config, key)), allowed)
-
-    return tuple(rule(key) for key in keys)
-
-
-def _at_least(low: float, *keys: str) -> tuple[Rule, ...]:
-    return _each(keys, lambda value: value >= low, f"must be at least {low}")
-
-
-def _positive(*keys: str) -> tuple[Rule, ...]:
-    return _each(keys, lambda value: value > 0, "must be greater than 0")
-
-
-def _named(*keys: str) -> tuple[Rule, ...]:
-    """Names become folder names, so they are letters, digits, dot, underscore and hyphen."""
-    return _each(keys, lambda value: bool(_NAME.fullmatch(value)), "must be letters, digits, '.', '_' or '-'")
+from scaling.rules import Checked, Rule, at_least, each, named, positive
 
 
 @dataclass(frozen=True)
@@ -100,8 +45,8 @@ class ModelConfig(Checked):
     far below (embedding deviation / k)^2 for the arms to agree before training."""
 
     rules = (
-        *_named("name"),
-        *_at_least(1, "n_layers", "d_model", "n_heads", "d_ff"),
+        *named("name"),
+        *at_least(1, "n_layers", "d_model", "n_heads", "d_ff"),
         Rule(
             ("head_dim",),
             lambda c: c.head_dim >= 2 and c.head_dim % 2 == 0,
@@ -112,7 +57,7 @@ class ModelConfig(Checked):
             lambda c: c.n_kv_heads is None or (c.n_kv_heads >= 1 and c.n_heads % c.n_kv_heads == 0),
             "n_kv_heads must divide n_heads",
         ),
-        *_positive("rope_theta", "norm_eps"),
+        *positive("rope_theta", "norm_eps"),
     )
 
     @property
@@ -163,7 +108,7 @@ class DataConfig(Checked):
     """Bytes of training text the BPE is trained on."""
 
     rules = (
-        *_named("name"),
+        *named("name"),
         Rule(
             ("source", "hub_path"),
             lambda c: c.source != "hub" or bool(c.hub_path),
@@ -189,7 +134,7 @@ class DataConfig(Checked):
             lambda c: 257 <= c.vocab_size <= 2**32,
             "must be from 257 (the bytes and the end of text) to 4294967296 (what a uint32 shard holds)",
         ),
-        *_at_least(1000, "bpe_bytes"),
+        *at_least(1000, "bpe_bytes"),
     )
 
     _locations: ClassVar = ("train_files", "validation_files")
@@ -242,7 +187,7 @@ class TrainConfig(Checked):
     """`bf16` is autocast: weights, residual stream and depth logits stay float32."""
 
     rules = (
-        *_at_least(2, "seq_len"),
+        *at_least(2, "seq_len"),
         Rule(
             ("batch_tokens", "seq_len"),
             lambda c: c.batch_tokens >= c.seq_len and c.batch_tokens % c.seq_len == 0,
@@ -264,14 +209,14 @@ class TrainConfig(Checked):
             lambda c: c.validation_tokens >= c.seq_len and c.validation_tokens % c.seq_len == 0,
             "validation_tokens must be a multiple of seq_len",
         ),
-        *_positive("lr", "clip_norm"),
+        *positive("lr", "clip_norm"),
         Rule(
             ("betas",),
             lambda c: len(c.betas) == 2 and all(0 <= b < 1 for b in c.betas),
             "must be two numbers from 0 to below 1",
         ),
-        *_at_least(0, "weight_decay"),
-        *_each(
+        *at_least(0, "weight_decay"),
+        *each(
             ("warmup_fraction", "decay_fraction", "final_lr_fraction"),
             lambda value: 0 <= value <= 1,
             "must be from 0 to 1",
@@ -332,8 +277,8 @@ class ExecutionConfig(Checked):
             lambda c: c.micro_batch is None or c.micro_batch >= 1,
             "must be at least 1, or left out for the whole batch",
         ),
-        *_at_least(1, "devices", "log_every", "validate_every", "checkpoint_every"),
-        *_at_least(0, "workers", "retries"),
+        *at_least(1, "devices", "log_every", "validate_every", "checkpoint_every"),
+        *at_least(0, "workers", "retries"),
         Rule(
             ("validate_every", "log_every"),
             lambda c: c.validate_every % c.log_every == 0,
@@ -371,12 +316,12 @@ class RunConfig(Checked):
     execution: ExecutionConfig = field(default_factory=ExecutionConfig)
     """How it is carried out."""
 
-    rules = (*_at_least(0, "seed"),)
+    rules = (*at_least(0, "seed"),)
 
     def __post_init__(self) -> None:
         if not self.variant:
             object.__setattr__(self, "variant", self.residual.scheme)
-        problems = [p for rule in (*_named("variant"), *self.rules) if (p := rule.problem(self))]
+        problems = [p for rule in (*named("variant"), *self.rules) if (p := rule.problem(self))]
         problems += self._micro_batch_problems()
         from scaling.model.residual import scheme_problems  # needs torch, which --help must not wait for
 
@@ -483,8 +428,8 @@ class SweepConfig(Checked):
     """How runs are carried out."""
 
     rules = (
-        *_named("name"),
-        *_each(("sizes", "variants", "seeds"), lambda value: len(value) > 0, "must hold at least one entry"),
+        *named("name"),
+        *each(("sizes", "variants", "seeds"), lambda value: len(value) > 0, "must hold at least one entry"),
         Rule(("seeds",), lambda c: len(set(c.seeds)) == len(c.seeds), "must all differ"),
     )
 

@@ -19,8 +19,8 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser
 
-from scaling.config import Checked
 from scaling.errors import ConfigError
+from scaling.rules import Checked
 
 C = TypeVar("C", bound=Checked)
 
