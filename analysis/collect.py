@@ -142,6 +142,7 @@ def _follow(row: dict[str, Any], directory: RunDirectory) -> list[dict[str, Any]
     """Fill in what metrics.csv says; returns the points over training."""
     metrics = directory.read_metrics(row["batch_tokens"])
     row["superseded_rows"], row["damaged_rows"] = metrics.superseded, metrics.damaged
+    row["train_loss"] = metrics.rows[-1]["train_loss"] if metrics.rows else None
     if any(point["seconds"] is not None for point in metrics.rows):
         row["seconds"] = metrics.device_seconds
     return [{key: point[key] for key in ("tokens", "train_loss", "val_loss")} for point in metrics.rows]
@@ -155,7 +156,7 @@ def _finish(row: dict[str, Any], directory: RunDirectory) -> None:
     for key in ("run", "tokens", "data_hash"):
         if result[key] != row[key]:
             raise RecordError(f"result.json has {key} {result[key]}, this run has {row[key]}: it is another run's file")
-    row |= {key: result[key] for key in ("val_loss", "train_loss", "batches_hash")}
+    row |= {key: result[key] for key in ("val_loss", "batches_hash")}
 
 
 def _machine(attempts: list[Mapping[str, Any]]) -> str:

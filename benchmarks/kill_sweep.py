@@ -3,8 +3,8 @@
     python benchmarks/kill_sweep.py --reference runs/demo --kills 20 --seed 0
 
 `--reference` is a finished folder of the same sweep on the same machine (`make demo` leaves runs/demo). Victims are
-drawn by a seeded generator: a training process three times out of four, else the sweep itself, whose runs go on
-without it until the next sweep waits for them. Every kill is SIGKILL, so nothing is cleaned up.
+drawn by a seeded generator: a training process three times out of four, else the sweep itself, whose runs the
+kernel then ends. Every kill is SIGKILL, so nothing is cleaned up.
 """
 
 from __future__ import annotations

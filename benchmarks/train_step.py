@@ -25,9 +25,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from scaling.config import ModelConfig, ResidualConfig
 from scaling.data.batches import BatchOrder, TrainingBatches
 from scaling.data.shards import TokenReader, load_index
-from scaling.heap import keep_heap
 from scaling.loading import load
 from scaling.model.language_model import LanguageModel
+from scaling.process import keep_heap
 from scaling.training.environment import machine, versions
 
 ARMS = {"baseline": ResidualConfig(), "block": ResidualConfig("block", {"n_blocks": 8}), "full": ResidualConfig("full")}

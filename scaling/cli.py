@@ -10,7 +10,7 @@ from typing import Any
 from jsonargparse import ArgumentError, ArgumentParser
 
 from scaling.config import DataConfig, ExecutionConfig, ModelConfig, ResidualConfig, RunConfig, TrainConfig
-from scaling.errors import ScalingError, SweepError
+from scaling.errors import ConfigError, ScalingError, SweepError
 from scaling.loading import given_overrides, load, override_arguments
 
 SWEEP_GROUPS = {"data": DataConfig, "train": TrainConfig, "execution": ExecutionConfig}
@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
             return 0
         return VERBS[verb](given[verb])
     except ArgumentError as error:
-        return _complain(error, 2)
+        return _complain(" ".join(str(error).split()), 2)
     except ScalingError as error:
         return _complain(error, error.exit_status)
     except OSError as error:
@@ -49,10 +49,12 @@ def prepare(given: Any) -> int:
 
 def train(given: Any) -> int:
     """One run."""
-    from scaling.heap import keep_heap
+    from scaling.process import end_with_parent, keep_heap
 
     keep_heap()
-    config = load(RunConfig, given.config, given_overrides(given, RUN_GROUPS))
+    overrides = given_overrides(given, RUN_GROUPS)
+    overrides |= {key: given[key] for key in ("seed", "variant") if given[key] is not None}
+    config = load(RunConfig, given.config, overrides)
 
     from rich.console import Console
 
@@ -60,6 +62,8 @@ def train(given: Any) -> int:
     from scaling.training.run import train as train_run
 
     console = Console(quiet=not is_first_process())
+    if is_first_process():
+        end_with_parent()
     result = train_run(config, console)
     console.print(f"validation loss {result['val_loss']:.6f} nats per token: {config.directory.path}", soft_wrap=True)
     return 0
@@ -71,14 +75,15 @@ def sweep(given: Any) -> int:
     from scaling.sweep.estimate import device_seconds
     from scaling.sweep.plan import read_plan
     from scaling.sweep.queue import LocalQueue
-    from scaling.sweep.tables import duration, plan_table, print_failures, wide_console
+    from scaling.sweep.tables import duration, plan_table, print_failures, readable_status, wide_console
     from scaling.sweep.watch import Watch
 
     plan = read_plan(given.sweep, given_overrides(given, SWEEP_GROUPS))
     slots, rate, directories = _resources(plan.runs, given.devices)
     console = wide_console()
     table = plan_table(plan.runs, directories, rate)
-    left = [config for config, run in zip(plan.runs, directories, strict=True) if run.read_result() is None]
+    states = [readable_status(run)["state"] for run in directories]
+    left = [config for config, state in zip(plan.runs, states, strict=True) if state != "finished"]
     in_all = duration(sum(device_seconds(config, rate) for config in left) / len(slots))
     table.caption = (
         f"{len(left)} of {len(plan.runs)} runs to do, {len(slots)} at a time, {in_all} at {rate.description}"
@@ -87,7 +92,8 @@ def sweep(given: Any) -> int:
     if given.dry_run or not left:
         return 0
     load_index(plan.runs[0].data, plan.runs[0].execution.data_folder)  # refuse now rather than once a run
-    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    for ending in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(ending, signal.default_int_handler)
     with Watch(plan.runs, directories, console) as watch:
         failures = LocalQueue(plan.runs, slots, watch.event).work()
     if failures:
@@ -120,6 +126,8 @@ def estimate(given: Any) -> int:
     from scaling.sweep.tables import estimate_tables, wide_console
 
     plan = read_plan(given.sweep, given_overrides(given, SWEEP_GROUPS))
+    if given.tflops is not None and not 0 < given.tflops < float("inf"):
+        raise ConfigError(f"--tflops is {given.tflops:g}: must be greater than 0")
     if given.tflops is not None:
         rate = Rate(given.tflops * 1e12, f"{given.tflops:g} TFLOP/s a device, as given")
     else:
@@ -162,6 +170,8 @@ def _parser() -> ArgumentParser:
 
     own = verb("train", "train one run, from its start or its checkpoint; finished: nothing happens", RUN_GROUPS)
     own.add_argument("config", type=str, help="file of a run, for example configs/run/quick.yaml")
+    own.add_argument("--seed", type=int, default=None, help="decides initial weights and data order")
+    own.add_argument("--variant", type=str, default=None, help="name of the arm; the scheme's if not given")
 
     own = verb("sweep", "train every run of a sweep that is not finished", SWEEP_GROUPS)
     own.add_argument("sweep", type=str, help="file of a sweep, for example sweeps/demo.yaml")
@@ -173,16 +183,14 @@ def _parser() -> ArgumentParser:
 
     own = verb("estimate", "print parameters, tokens, FLOPs by ledger, memory and device hours", SWEEP_GROUPS)
     own.add_argument("sweep", type=str, help="file of a sweep")
-    own.add_argument(
-        "--tflops", type=float | None, default=None, help="TFLOP/s that a device reaches; measured if not given"
-    )
+    own.add_argument("--tflops", type=float, default=None, help="TFLOP/s that a device reaches; measured if not given")
     _add_devices(own)
     return parser
 
 
 def _add_devices(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "--devices", type=str | None, default=None, help="GPU numbers, as in 0,1,2, or on a CPU how many runs at a time"
+        "--devices", type=str, default=None, help="GPU numbers, as in 0,1,2, or on a CPU how many runs at a time"
     )
 
 

@@ -46,7 +46,11 @@ class ModelConfig(Checked):
 
     rules = (
         *named("name"),
-        *at_least(1, "n_layers", "d_model", "n_heads", "d_ff"),
+        *each(
+            ("n_layers", "d_model", "n_heads", "d_ff"),
+            lambda value: 1 <= value <= 1_000_000,
+            "must be at least 1 and at most 1000000",
+        ),
         Rule(
             ("head_dim",),
             lambda c: c.head_dim >= 2 and c.head_dim % 2 == 0,
@@ -173,8 +177,8 @@ class TrainConfig(Checked):
     """AdamW's decay of the first and the second moment."""
     weight_decay: float = 0.1
     """Decoupled weight decay, on hidden matrices and an untied head only."""
-    clip_norm: float = 1.0
-    """Largest norm of the gradient of a step."""
+    clip_norm: float | None = 1.0
+    """Largest norm of the gradient of a step; left as it is if this is null."""
     schedule: Literal["cosine", "wsd"] = "cosine"
     """`cosine`, or `wsd`: warm-up, stable, linear decay."""
     warmup_fraction: float = 0.05
@@ -209,7 +213,8 @@ class TrainConfig(Checked):
             lambda c: c.validation_tokens >= c.seq_len and c.validation_tokens % c.seq_len == 0,
             "validation_tokens must be a multiple of seq_len",
         ),
-        *positive("lr", "clip_norm"),
+        *positive("lr"),
+        Rule(("clip_norm",), lambda c: c.clip_norm is None or c.clip_norm > 0, "must be greater than 0, or null"),
         Rule(
             ("betas",),
             lambda c: len(c.betas) == 2 and all(0 <= b < 1 for b in c.betas),
@@ -350,6 +355,12 @@ class RunConfig(Checked):
     def micro_batch(self) -> int:
         """Sequences in one forward pass on one device."""
         return self.execution.micro_batch or self.batch_sequences // self.execution.devices
+
+    @property
+    def smaller_micro_batch(self) -> int | None:
+        """The largest that is at most half and still divides the batch; None where there is none."""
+        sequences = self.batch_sequences // self.execution.devices
+        return next((m for m in range(self.micro_batch // 2, 0, -1) if sequences % m == 0), None)
 
     @property
     def shape(self) -> ModelShape:

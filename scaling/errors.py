@@ -57,7 +57,7 @@ class Busy(TrainingError):
 class Stopped(TrainingError):
     """Somebody ended the process; the run goes on from its checkpoint."""
 
-    exit_status = 6
+    exit_status = 130
 
 
 class SweepError(ScalingError):

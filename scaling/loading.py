@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import math
 import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
@@ -206,7 +207,10 @@ def _typed(hint: Any, value: Any) -> Any:
     if value is None and NoneType not in get_args(hint):
         raise TypeError
     with contextlib.redirect_stderr(io.StringIO()):
-        return _parser_of(hint).parse_object({"value": value})["value"]
+        typed = _parser_of(hint).parse_object({"value": value})["value"]
+    if isinstance(typed, float) and not math.isfinite(typed):
+        raise ValueError
+    return typed
 
 
 def _default(spec: Any) -> Any:
@@ -229,4 +233,4 @@ def _words(hint: Any) -> str:
         return "keys and values"
     if is_dataclass(hint):
         return "keys and values, or a file of them"
-    return {int: "a whole number", float: "a number", str: "text", bool: "true or false"}.get(hint, str(hint))
+    return {int: "a whole number", float: "a finite number", str: "text", bool: "true or false"}.get(hint, str(hint))

@@ -35,6 +35,7 @@ from scaling.errors import RecordError
 FORMAT = 1
 METRICS = ("attempt", "step", "tokens", "train_loss", "val_loss", "learning_rate", "grad_norm", "seconds")
 _WHOLE = ("attempt", "step", "tokens")
+LOCK_ATTEMPTS, LOCK_PAUSE = 20, 0.05  # tries and seconds
 STATES = ("pending", "running", "lost", "finished", "diverged", "failed")
 
 
@@ -147,9 +148,15 @@ class RunDirectory:
         return self._read("result.json")
 
     def read_status(self) -> dict[str, Any]:
-        """status.json with the state that holds now: a run whose process died is `lost`, never `running`."""
+        """status.json with the state that holds now.
+
+        A run with a result is `finished`, whatever its process could still write; one whose process died is `lost`,
+        never `running`.
+        """
         status = self._read("status.json") or {"state": "pending"}
-        if status.get("state") == "running" and not self.is_locked():
+        if (self.path / "result.json").exists():
+            status["state"] = "finished"
+        elif status.get("state") == "running" and not self.is_locked():
             status["state"] = "lost"
         return status
 
@@ -167,11 +174,11 @@ class RunDirectory:
             return Metrics([], 0, 0)
         kept: dict[int, dict[str, Any]] = {}
         read = damaged = 0
-        with open(path, newline="", encoding="utf-8") as file:
+        with open(path, newline="", encoding="utf-8", errors="replace") as file:
             lines = csv.reader(file)
-            header = next(lines, None)
-            if header is None:
-                return Metrics([], 0, 0)
+            header = next(lines, [])
+            if ",".join(METRICS).startswith(",".join(header)) and tuple(header) != METRICS:
+                return Metrics([], 0, damaged=1)  # cut short within the header
             if tuple(header) != METRICS:
                 raise RecordError(f"{path} has columns {header}, not {list(METRICS)}: it is not a metrics.csv of ours")
             for values in lines:
@@ -206,15 +213,18 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[bool]:
-        """Hold the run for this process; yields False at once if another process holds it."""
+        """Hold the run for this process; yields False if another process holds it."""
         self.path.mkdir(parents=True, exist_ok=True)
         with open(self.path / "lock", "w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
+            for _ in range(LOCK_ATTEMPTS):  # somebody who only looks (is_locked) holds it for an instant
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    time.sleep(LOCK_PAUSE)
+                    continue
+                yield True
                 return
-            yield True
+            yield False
 
     def is_locked(self) -> bool:
         """Whether a process is training this run now."""
@@ -235,15 +245,15 @@ class MetricsWriter:
 
     def __init__(self, path: Path, attempt: int):
         self.attempt = attempt
-        self._file: TextIO = open(path, "a+", newline="", encoding="utf-8")
+        self._file: TextIO = open(path, "a+", newline="", encoding="utf-8", errors="replace")
         self._csv = csv.DictWriter(self._file, METRICS, lineterminator="\n")
-        size = self._file.tell()
-        if size == 0:
+        self._file.seek(0)
+        lines = self._file.read().splitlines(keepends=True)
+        if len(lines) < 2 and not (lines and lines[0].endswith("\n")):
+            self._file.truncate(0)
             self._csv.writeheader()
-        else:
-            self._file.seek(size - 1)
-            if self._file.read(1) != "\n":
-                self._file.write("\n")
+        elif not lines[-1].endswith("\n"):
+            self._file.write("\n")
         self._file.flush()
 
     def append(self, **values: float | int | None) -> None:

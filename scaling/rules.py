@@ -25,7 +25,7 @@ class Rule:
         try:
             if self.holds(values):
                 return None
-        except TypeError:
+        except (TypeError, ArithmeticError):
             pass
         given = ", ".join(f"{prefix}{key} is {getattr(values, key)!r}" for key in self.keys)
         return f"{given}: {self.allowed}"

@@ -1,8 +1,6 @@
 """A small corpus of real text (modules of the standard library) and the smallest model, shared by all tests."""
 
-import json
 import os
-import sysconfig
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +8,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 from hypothesis import settings
+from library_corpus import write_corpus
 
 from scaling.config import DataConfig, ExecutionConfig, ModelConfig, ResidualConfig, RunConfig, TrainConfig
 
@@ -17,16 +16,6 @@ settings.register_profile("fixed", derandomize=True, deadline=None, max_examples
 settings.load_profile("fixed")
 
 BLOCK = ResidualConfig("block", {"n_blocks": 3})
-
-
-def write_corpus(path: Path) -> Path:
-    """Sources of some standard-library packages as json lines, one document a file."""
-    library = Path(sysconfig.get_path("stdlib"))
-    sources = sorted(p for package in ("json", "email", "logging") for p in (library / package).glob("*.py"))
-    with open(path, "w", encoding="utf-8") as file:
-        for source in sources:
-            file.write(json.dumps({"text": source.read_text(encoding="utf-8")}) + "\n")
-    return path
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,9 @@
 """The command line as a user meets it: one clear line and exit status 2 for what a user can mend, and nothing lost."""
 
-import os
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import yaml
 
 from scaling.cli import main
+from scaling.records import find_runs
 
 
 @pytest.fixture
@@ -70,12 +72,15 @@ def test_no_verb_prints_the_help(capsys):
         (["sweep", "none.yaml"], "none.yaml does not exist"),
         (["status", "none.yaml"], "none.yaml does not exist"),
         (["prepare", "none.yaml"], "none.yaml does not exist"),
-        (["sweep", "sweeps/demo.yaml", "--train.lr", "fast"], "train.lr is 'fast': must be a number"),
+        (["sweep", "sweeps/demo.yaml", "--train.lr", "fast"], "train.lr is 'fast': must be a finite number"),
         (["sweep", "sweeps/demo.yaml", "--train.colour", "red"], "train.colour"),
         (["sweep", "sweeps/demo.yaml", "--train.lr", "-1"], "train.lr is -1.0: must be greater than 0"),
-        (["sweep", "sweeps/demo.yaml", "--execution.micro_batch", "3"], "must divide the 16 sequences"),
+        (["sweep", "sweeps/demo.yaml", "--execution.micro_batch", "3"], "must divide the 8 sequences"),
         (["sweep", "sweeps/demo.yaml", "--execution.accelerator", "cpu", "--devices", "99"], "--devices is '99'"),
-        (["sweep", "sweeps/demo.yaml", "--execution.data_folder", "/nonexistent"], "python -m scaling prepare"),
+        (
+            ["sweep", "sweeps/demo.yaml", "--execution.data_folder", "/none", "--execution.runs_folder", "/none"],
+            "python -m scaling prepare",
+        ),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_line(capsys, monkeypatch, arguments, expected):
@@ -117,11 +122,12 @@ def test_a_diverged_run_has_its_own_status(capsys, config_file):
     assert "diverged at step" in lines[0]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
-def test_a_folder_without_permission(capsys, config_file, tmp_path):
-    closed = tmp_path / "closed"
-    closed.mkdir(mode=0o500)
-    assert "permit" in complaint_of(capsys, "train", config_file, "--execution.runs_folder", closed)[0]
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/sys is Linux's")
+def test_a_folder_without_permission(capsys, config_file):
+    """Where not even root may write."""
+    lines = complaint_of(capsys, "train", config_file, "--execution.runs_folder", "/sys/runs")
+    assert len(lines) == 1
+    assert "permit access" in lines[0]
 
 
 def test_a_place_where_nothing_can_be_written(capsys, config_file, tmp_path):
@@ -158,6 +164,53 @@ def test_a_sweep_with_a_failure_ends_non_zero_and_names_it(capsys, sweep_file):
     assert "diverged at step" in " ".join(out.split())
     assert out.count("log: ") == out.count("log.txt") == 2
     assert len([line for line in out.splitlines() if line.startswith("finished  ")]) == 2
+
+
+@pytest.fixture
+def endless_sweep(sweep_file, tiny_run):
+    """A sweep of two runs that go on for minutes, in a process that ignores SIGINT as a shell's background jobs do."""
+    values = yaml.safe_load(sweep_file.read_text())
+    values["train"] |= {"tokens": 512 * 1e5, "allow_repeat": True}
+    values["sizes"] = values["sizes"][:1]
+    sweep_file.write_text(yaml.safe_dump(values))
+    folder = Path(tiny_run.execution.runs_folder) / "tiny"
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    process = subprocess.Popen([sys.executable, "-m", "scaling", "sweep", str(sweep_file)], stderr=subprocess.PIPE)
+    signal.signal(signal.SIGINT, before)
+    yield process, lambda: [r for r in find_runs(folder) if r.read_status()["state"] == "running"]
+    process.kill()
+    process.wait()
+
+
+def wait_until(condition, seconds=60.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_sweep_asked_to_end_ends_its_runs_and_says_how_to_go_on(endless_sweep, tiny_run, number):
+    process, running = endless_sweep
+    wait_until(lambda: Path(tiny_run.execution.runs_folder, "tiny").is_dir() and running())
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"the same command goes on" in said
+    assert running() == []
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks the kernel")
+def test_the_runs_of_a_killed_sweep_end_with_it(endless_sweep, tiny_run):
+    process, running = endless_sweep
+    wait_until(lambda: Path(tiny_run.execution.runs_folder, "tiny").is_dir() and running())
+    process.kill()
+    wait_until(lambda: running() == [])
+
+
+@pytest.mark.parametrize("rate", ["0", "-1", ".inf", "fast"])
+def test_estimate_at_an_impossible_rate(capsys, sweep_file, rate):
+    assert len(complaint_of(capsys, "estimate", sweep_file, "--tflops", rate)) == 1
 
 
 def test_estimate_at_a_given_rate(capsys, sweep_file):

@@ -33,6 +33,10 @@ def problems_of(values, cls=RunConfig):
         ("model.n_layers", True, "model.n_layers is True: must be a whole number"),
         ("model.n_layers", None, "model.n_layers is None: must be a whole number"),
         ("model.n_layers", 0, "model.n_layers is 0: must be at least 1"),
+        ("model.d_model", 10**30, "must be at least 1 and at most 1000000"),
+        ("train.lr", float("inf"), "train.lr is inf: must be a finite number"),
+        ("train.tokens", float("nan"), "train.tokens is nan: must be a finite number"),
+        ("train.clip_norm", 0, "train.clip_norm is 0.0: must be greater than 0, or null"),
         ("model.head_dim", 33, "model.head_dim is 33: must be even"),
         ("model.n_kv_heads", 3, "n_kv_heads must divide n_heads"),
         ("model.name", "a/b", "model.name is 'a/b': must be letters"),
@@ -72,6 +76,22 @@ def test_a_bad_value_is_named_with_what_is_allowed(key, value, expected):
 def test_a_bad_option_of_a_scheme_is_named(options, expected):
     values = override(RUN, {"residual.scheme": "block", "residual.options": options})
     assert any(expected in p for p in problems_of(values))
+
+
+@pytest.mark.parametrize("key", ["train.seq_len", "execution.log_every"])
+def test_a_zero_that_others_are_divided_by(key):
+    problems = problems_of(override(RUN, {key: 0}))
+    assert any(p.startswith(f"{key} is 0: must be at least") for p in problems)
+
+
+def test_the_next_smaller_micro_batch_divides_the_batch(change):
+    run = change(RUN_CONFIG, "train", batch_tokens=64 * 12, tokens=64 * 120.0)
+    sizes = []
+    while run is not None:
+        sizes.append(run.micro_batch)
+        smaller = run.smaller_micro_batch
+        run = change(run, "execution", micro_batch=smaller) if smaller else None
+    assert sizes == [12, 6, 3, 1]
 
 
 def test_all_errors_of_a_file_are_reported_together(tmp_path):

@@ -44,5 +44,3 @@ def test_memory_grows_with_the_micro_batch_in_activations_only(tiny_run, change)
     assert {k: v for k, v in small.items() if k != "activations"} == {
         k: v for k, v in large.items() if k != "activations"
     }
-
-

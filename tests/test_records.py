@@ -90,6 +90,44 @@ def test_a_running_run_whose_process_died_is_lost(run):
     assert not run.is_locked()
 
 
+def test_a_run_with_a_result_is_finished_whatever_its_status_could_still_say(run):
+    run.write_status("running", step=12)
+    run.write_result({"val_loss": 1.0})
+    assert run.read_status()["state"] == "finished"
+
+
+def test_somebody_who_looks_does_not_keep_a_run_from_starting(run):
+    import threading
+
+    done = threading.Event()
+    looker = threading.Thread(target=lambda: [run.is_locked() for _ in iter(done.is_set, True)])
+    looker.start()
+    try:
+        for _ in range(100):
+            with run.lock() as held:
+                assert held
+    finally:
+        done.set()
+        looker.join()
+
+
+@pytest.mark.parametrize("cut", [0, 1, 20])
+def test_a_header_cut_short_is_written_again(run, cut):
+    path = run.path / "metrics.csv"
+    path.write_text(",".join(METRICS)[:cut])
+    assert run.read_metrics().rows == []
+    write_rows(run, 2, [1], train_loss=1.0)
+    assert [r["step"] for r in run.read_metrics().rows] == [1]
+
+
+def test_bytes_that_are_no_text_cost_their_row_only(run):
+    write_rows(run, 1, [1, 2])
+    with open(run.path / "metrics.csv", "ab") as file:
+        file.write(b"1,\xff\xfe,3\n")
+    metrics = run.read_metrics()
+    assert ([r["step"] for r in metrics.rows], metrics.damaged) == ([1, 2], 1)
+
+
 def test_a_run_without_files_is_pending(tmp_path):
     run = RunDirectory(tmp_path / "r")
     assert run.read_status() == {"state": "pending"}

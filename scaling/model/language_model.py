@@ -16,6 +16,11 @@ from scaling.model.residual import build_scheme
 from scaling.model.sublayers import MLP, Attention, rotary_tables
 
 
+def _seed_of(seed: int, name: str) -> int:
+    """A seed of its own for every tensor, so that one arm's extra tensors do not move another's."""
+    return int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:8], "little") >> 1
+
+
 class LanguageModel(nn.Module):
     """A decoder-only Transformer in which only `residual` differs between arms."""
 
@@ -61,11 +66,12 @@ class LanguageModel(nn.Module):
             deviation = tensor.shape[1] ** -0.5
             if name.endswith(("out.weight", "down.weight")):
                 deviation *= self.config.n_sublayers**-0.5
-            key = hashlib.sha256(f"{seed} {name}".encode()).digest()
-            generator = torch.Generator().manual_seed(int.from_bytes(key[:8], "little") >> 1)
+            generator = torch.Generator().manual_seed(_seed_of(seed, name))
             tensor.copy_(torch.randn(tensor.shape, generator=generator, device="cpu") * deviation)
         if not self.cos.is_meta:
-            self.residual.init_weights()
+            with torch.random.fork_rng(devices=[]):  # a scheme may draw too, from the seed and without moving others
+                torch.manual_seed(_seed_of(seed, "residual"))
+                self.residual.init_weights()
             cos, sin = rotary_tables(self.config.head_dim, self.seq_len, self.config.rope_theta)
             self.cos.copy_(cos)
             self.sin.copy_(sin)

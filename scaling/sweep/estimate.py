@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from scaling.compute import flops_per_token
 from scaling.config import RunConfig
+from scaling.errors import RecordError
 from scaling.records import RunDirectory
 
 ASSUMED_UTILISATION = 0.4
@@ -36,7 +37,10 @@ def rate_of_slots(runs: Sequence[RunConfig], directories: Sequence[RunDirectory]
     """
     flops = seconds = 0.0
     for config, run in zip(runs, directories, strict=True):
-        metrics = run.read_metrics(config.train.batch_tokens)
+        try:
+            metrics = run.read_metrics(config.train.batch_tokens)
+        except RecordError:  # status says so; its speed is not known
+            continue
         if metrics.rows:
             flops += flops_per_token(config.shape, "model") * metrics.rows[-1]["tokens"]
             seconds += metrics.device_seconds

@@ -35,7 +35,7 @@ def read_plan(path: str | Path, overrides: Mapping[str, Any] | None = None) -> P
     overrides, folder = overrides or {}, Path(path).parent
     values = expand(SweepConfig, read_yaml(path), folder)
     if isinstance(values.get("train"), str):
-        values["train"] = read_yaml(folder / values["train"])
+        values["train"] = read_yaml(folder / str(values["train"]))
     outside_train = {key: value for key, value in overrides.items() if not key.startswith("train.")}
     sweep = build(SweepConfig, override(values, outside_train), where=str(path))
 
@@ -45,18 +45,15 @@ def read_plan(path: str | Path, overrides: Mapping[str, Any] | None = None) -> P
     runs: list[RunConfig] = []
     where_found: dict[str, list[str]] = {}
     for size, (variant, residual), seed in product(sizes, sweep.variants.items(), sweep.seeds):
-        problems = [
-            f"sizes.{key} is not a setting: a size has model, train, execution"
-            for key in size.keys() - {"model", "train", "execution"}
-        ]
+        problems = _problems_of_size(size)
         settings = {
             "model": size.get("model"),
             "data": asdict(sweep.data),
-            "train": {**sweep.train, **size.get("train", {})},
+            "train": {**sweep.train, **_keys(size, "train")},
             "residual": asdict(residual),
             "variant": variant,
             "seed": seed,
-            "execution": {**execution, **size.get("execution", {})},
+            "execution": {**execution, **_keys(size, "execution")},
         }
         own = {key: value for key, value in overrides.items() if not key.endswith("runs_folder")}
         run = collect(RunConfig, override(settings, own), "", problems)
@@ -72,6 +69,32 @@ def read_plan(path: str | Path, overrides: Mapping[str, Any] | None = None) -> P
     for name in sorted({n for n in names if names.count(n) > 1}):
         raise ConfigError(f"two entries of sizes and variants mean the same run {name}: remove one", where=str(path))
     return Plan(sweep.name, runs)
+
+
+SIZE_KEYS = ("model", "train", "execution")
+SHARED_EXECUTION = ("runs_folder", "data_folder", "accelerator", "devices")  # slots and folders are the sweep's
+
+
+def _keys(size: Mapping[str, Any], part: str) -> dict[str, Any]:
+    value = size.get(part)
+    return dict(value) if isinstance(value, Mapping) else {}
+
+
+def _problems_of_size(size: Mapping[str, Any]) -> list[str]:
+    problems = [
+        f"sizes.{key} is not a setting: a size has {', '.join(SIZE_KEYS)}" for key in size if key not in SIZE_KEYS
+    ]
+    problems += [
+        f"sizes.{part} is {size[part]!r}: must be keys and values, or left out"
+        for part in ("train", "execution")
+        if part in size and not isinstance(size[part], Mapping)
+    ]
+    problems += [
+        f"sizes.execution.{key} cannot differ between sizes: set it in the sweep's execution"
+        for key in SHARED_EXECUTION
+        if key in _keys(size, "execution")
+    ]
+    return problems
 
 
 def _located(problem: str, places: list[str], n_runs: int) -> str:

@@ -11,17 +11,20 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from scaling.config import RunConfig
-from scaling.errors import Busy, Diverged, OutOfMemory, ScalingError
+from scaling.errors import Busy, Diverged, OutOfMemory, RecordError, ScalingError, Stopped
+from scaling.process import PARENT
 from scaling.records import RunDirectory
 from scaling.sweep.slots import Slot
 
 POLL_SECONDS = 0.5
+STOP_SECONDS = 20.0
+"""How long runs may take to end when asked to."""
 
-NOT_RETRIED = (ScalingError.exit_status, Diverged.exit_status)
+NOT_RETRIED = (ScalingError.exit_status, Diverged.exit_status, OutOfMemory.exit_status)
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class LocalQueue:
         Args:
             runs: what to train; finished runs are skipped.
             slots: as many runs go at a time.
-            on_event: called with `started`, `finished`, `retried` or `failed` and the run, from any thread.
+            on_event: called with `started`, `finished`, `waiting`, `retried` or `failed` and the run, from any thread.
         """
         self.slots, self.on_event = slots, on_event
         self.failures: list[Failure] = []
@@ -66,21 +69,31 @@ class LocalQueue:
     def stop(self) -> None:
         """End every run at once; each goes on from its checkpoint when the sweep is started again."""
         self._stopped.set()
+        self._signal_all(signal.SIGTERM)
+        patience = time.monotonic() + STOP_SECONDS
+        while self._processes and time.monotonic() < patience:
+            time.sleep(POLL_SECONDS)
+        self._signal_all(signal.SIGKILL)
+
+    def _signal_all(self, number: signal.Signals) -> None:
         with self._mutex:
-            processes = list(self._processes)
-        for process in processes:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)
+            for process in self._processes:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, number)
 
     def _serve(self, slot: Slot) -> None:
         while not self._stopped.is_set() and (job := self._take()):
-            self._train(*job, slot)
+            config, run = job
+            try:
+                self._train(config, run, slot)
+            except (OSError, RecordError) as error:  # of this run's files: the others go on
+                self._fail(config, run, str(error))
 
     def _take(self) -> tuple[RunConfig, RunDirectory] | None:
         """The next run that nobody trains; waits while all that are left are trained by another sweep."""
         while not self._stopped.is_set():
             with self._mutex:
-                self._pending = [(config, run) for config, run in self._pending if run.read_result() is None]
+                self._pending = [(config, run) for config, run in self._pending if not _is_finished(run)]
                 if not self._pending:
                     return None
                 for i, (_, run) in enumerate(self._pending):
@@ -90,10 +103,11 @@ class LocalQueue:
         return None
 
     def _train(self, config: RunConfig, run: RunDirectory, slot: Slot) -> None:
-        micro_batch, retries = config.micro_batch, config.execution.retries
+        retries, tried = config.execution.retries, config
         self.on_event("started", config)
         while not self._stopped.is_set():
-            code = self._launch(config, run, slot, micro_batch)
+            launched = time.time()
+            code = self._launch(tried, run, slot)
             if code == 0:
                 self.on_event("finished", config)
                 return
@@ -102,32 +116,36 @@ class LocalQueue:
             if code == Busy.exit_status:
                 with self._mutex:
                     self._pending.append((config, run))
+                self.on_event("waiting", config)
                 return
-            if code == OutOfMemory.exit_status and micro_batch % 2 == 0:
-                micro_batch //= 2
+            smaller = tried.smaller_micro_batch
+            if _ran_out_of_memory(run, code, launched) and smaller is not None:
+                tried = replace(tried, execution=replace(tried.execution, micro_batch=smaller))
             elif code in NOT_RETRIED or retries == 0:
-                self.failures.append(Failure(run.name, _reason(run, code), run.log))
-                self.on_event("failed", config)
+                self._fail(config, run, _reason(run, code))
                 return
             else:
                 retries -= 1
             self.on_event("retried", config)
 
-    def _launch(self, config: RunConfig, run: RunDirectory, slot: Slot, micro_batch: int) -> int:
+    def _fail(self, config: RunConfig, run: RunDirectory, reason: str) -> None:
+        self.failures.append(Failure(run.name, reason, run.log))
+        self.on_event("failed", config)
+
+    def _launch(self, config: RunConfig, run: RunDirectory, slot: Slot) -> int:
         run.write_config(asdict(config))
         command = [sys.executable, "-m", "scaling", "train", str(run.path / "config.yaml")]
-        if micro_batch != config.micro_batch:
-            command += ["--execution.micro_batch", str(micro_batch)]
-        with open(run.log, "ab") as log:
+        with open(run.log, "ab") as log, self._mutex:
+            if self._stopped.is_set():
+                return Stopped.exit_status
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **slot.environment},
+                env={**os.environ, **slot.environment, PARENT: str(os.getpid())},
                 start_new_session=True,
             )
-        with self._mutex:
             self._processes.add(process)
         if slot.cores:
             with contextlib.suppress(ProcessLookupError):
@@ -137,6 +155,21 @@ class LocalQueue:
         finally:
             with self._mutex:
                 self._processes.discard(process)
+
+
+def _is_finished(run: RunDirectory) -> bool:
+    try:
+        return run.read_result() is not None
+    except RecordError:  # its own process will say what is wrong
+        return False
+
+
+def _ran_out_of_memory(run: RunDirectory, code: int, launched: float) -> bool:
+    """By the exit status, or, where another device's process found out first, by what that one wrote down."""
+    if code == OutOfMemory.exit_status:
+        return True
+    status = run.read_status()
+    return status.get("error") == OutOfMemory.__name__ and status.get("updated", 0.0) >= launched
 
 
 def _reason(run: RunDirectory, code: int) -> str:

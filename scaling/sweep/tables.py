@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -12,11 +13,19 @@ from rich.table import Table
 
 from scaling.compute import FLOP_LEDGERS, flops_per_token, non_embedding_parameters, parameters
 from scaling.config import RunConfig
+from scaling.errors import RecordError
 from scaling.records import RunDirectory
 from scaling.sweep.estimate import Rate, device_seconds
 from scaling.sweep.queue import Failure
 
-STATE_STYLES = {"finished": "green", "running": "cyan", "failed": "red", "diverged": "red", "lost": "yellow"}
+STATE_STYLES = {
+    "finished": "green",
+    "running": "cyan",
+    "failed": "red",
+    "diverged": "red",
+    "lost": "yellow",
+    "damaged": "red",
+}
 
 
 def plan_table(runs: Sequence[RunConfig], directories: Sequence[RunDirectory], rate: Rate) -> Table:
@@ -28,7 +37,7 @@ def plan_table(runs: Sequence[RunConfig], directories: Sequence[RunDirectory], r
         shape = config.shape
         table.add_row(
             config.run_name,
-            styled_state(run.read_status()["state"]),
+            styled_state(readable_status(run)["state"]),
             number(sum(parameters(shape).values())),
             number(non_embedding_parameters(shape)),
             number(config.tokens),
@@ -46,15 +55,15 @@ def status_table(directories: Sequence[RunDirectory]) -> Table:
         table.add_column(heading, justify="right")
     table.add_column("message")
     for run in directories:
-        status, result = run.read_status(), run.read_result()
-        loss = result["train_loss"] if result else status.get("loss")
+        status = readable_status(run)
+        result = run.read_result() if status["state"] == "finished" else None
         table.add_row(
             run.name,
             styled_state(status["state"]),
             f"{status['step']}/{status['steps']}" if "step" in status else "",
             f"{status['tokens_per_second']:,.0f}" if "tokens_per_second" in status else "",
             f"{status['utilisation']:.1%}" if "utilisation" in status else "",
-            "" if loss is None else f"{loss:.4f}",
+            f"{status['loss']:.4f}" if "loss" in status else "",
             f"{result['val_loss']:.4f}" if result else "",
             f"{duration(time.time() - status['updated'])} ago" if "updated" in status else "",
             escape(str(status.get("message", ""))),
@@ -107,6 +116,15 @@ def print_failures(console: Console, failures: Sequence[Failure]) -> None:
     console.print(table)
     for failure in failures:
         console.print(f"log: {failure.log}", soft_wrap=True, highlight=False, markup=False)
+
+
+def readable_status(run: RunDirectory) -> dict[str, Any]:
+    """The status of a run, `damaged` where its files cannot be read: one run's trouble hides no other's row."""
+    try:
+        run.read_result()
+        return run.read_status()
+    except RecordError as error:
+        return {"state": "damaged", "message": str(error)}
 
 
 def styled_state(state: str) -> str:

@@ -44,13 +44,17 @@ class RotatingCheckpoints(TorchCheckpointIO):
 
 
 def usable_checkpoint(run: RunDirectory) -> tuple[Path | None, list[str]]:
-    """The newest checkpoint that can be read whole, if there is one, and the names of those that cannot."""
+    """The newest checkpoint that can be read whole, if there is one, and the names of those that cannot.
+
+    Damaged ones are renamed, so that the next save does not make one of them the checkpoint before the newest.
+    """
     damaged: list[str] = []
     for path in (run.last_checkpoint, run.previous_checkpoint):
         if not path.exists():
             continue
         if is_whole(path):
             return path, damaged
+        os.replace(path, path.with_suffix(".damaged"))
         damaged.append(path.name)
     return None, damaged
 
@@ -60,5 +64,5 @@ def is_whole(path: Path) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:
             return archive.testzip() is None
-    except (zipfile.BadZipFile, OSError, EOFError):
+    except Exception:  # damage may look like anything: an unknown method, a password, a bad name
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,7 @@ class TrainingModule(pl.LightningModule):
             config.model, config.residual, config.data.vocab_size, config.train.seq_len, config.seed
         )
         self.grad_norm = torch.tensor(float("nan"))
+        self.learning_rate = float("nan")
         self._loss_sum = torch.zeros((), dtype=torch.float64)
         self._losses = 0
 
@@ -50,5 +52,7 @@ class TrainingModule(pl.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     def configure_gradient_clipping(self, optimizer: Any, *_: Any, **__: Any) -> None:
-        """Clip by the norm of the whole gradient, and keep the norm it had."""
-        self.grad_norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.run_config.train.clip_norm)
+        """Clip by the norm of the whole gradient; keep the norm it had and the rate of the step to come."""
+        limit = self.run_config.train.clip_norm
+        self.grad_norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), math.inf if limit is None else limit)
+        self.learning_rate = optimizer.param_groups[-1]["lr"]

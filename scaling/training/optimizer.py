@@ -48,16 +48,17 @@ def build_optimizer(model: LanguageModel, config: TrainConfig) -> Optimizer:
 
 
 def learning_rate_factor(config: TrainConfig, steps: int, step: int) -> float:
-    """Share of the peak learning rate in the step that follows `step` finished ones, of `steps` in all."""
+    """Share of the peak learning rate in the step after `step` finished ones; the last of `steps` has the end's."""
+    step = min(step, steps - 1)
     warmup = round(config.warmup_fraction * steps)
     if step < warmup:
         return (step + 1) / warmup
     end = config.final_lr_fraction
     if config.schedule == "cosine":
-        progress = (step - warmup) / max(1, steps - warmup)
+        progress = (step - warmup) / max(1, steps - 1 - warmup)
         return end + (1 - end) * 0.5 * (1 + math.cos(math.pi * progress))
     decay = max(1, round(config.decay_fraction * steps))
-    progress = (step - (steps - decay)) / decay
+    progress = (step - (steps - 1 - decay)) / decay
     return 1.0 if progress <= 0 else 1 - (1 - end) * progress
 
 

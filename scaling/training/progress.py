@@ -42,7 +42,7 @@ class ProgressDisplay(pl.Callback):
         if step == self._shown:
             return
         self._shown = step
-        losses = {"loss": self.recorder.progress.train_loss, "validation": self.recorder.progress.val_loss}
+        losses = {"loss": self.recorder.train_loss, "validation": self.recorder.progress.val_loss}
         text = ", ".join(f"{name} {loss:.4f}" for name, loss in losses.items() if not math.isnan(loss))
         self._bar.update(self._task, completed=step, loss=text)
         due = step % self.config.execution.log_every == 0 or step == self.config.steps

@@ -23,7 +23,6 @@ class Progress:
     """What a resumed run has to know beside weights, optimiser and schedule; saved in every checkpoint."""
 
     batches_hash: str = ""
-    train_loss: float = math.nan
     val_loss: float = math.nan
 
 
@@ -34,6 +33,7 @@ class Recorder(pl.Callback):
         self.run, self.config, self.data = run, config, data
         self.attempt, self.message = attempt, message
         self.progress = Progress()
+        self.train_loss = math.nan
         self._clock = StepClock()
         self._metrics: MetricsWriter | None = None
         self._step = self._row_step = 0
@@ -84,13 +84,13 @@ class Recorder(pl.Callback):
         val_loss = None
         if self._due(self.config.execution.validate_every):
             val_loss = self.progress.val_loss = validation_loss(trainer, module, self.data)
-        self.progress.train_loss = train_loss
+        self.train_loss = train_loss
         row = {
             "step": self._step,
             "tokens": self._step * self.config.train.batch_tokens,
             "train_loss": train_loss,
             "val_loss": val_loss,
-            "learning_rate": trainer.optimizers[0].param_groups[-1]["lr"],
+            "learning_rate": module.learning_rate,
             "grad_norm": grad_norm,
             "seconds": seconds,
         }

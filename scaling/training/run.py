@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import os
+import shutil
 import warnings
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -13,12 +15,23 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.plugins.environments import LightningEnvironment
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from rich.console import Console
 
 from scaling.compute import forward_flops, ledgers, parameters
-from scaling.config import RunConfig, digest
-from scaling.errors import Busy, CheckpointError, Diverged, OutOfMemory, ScalingError, Stopped, TrainingError
+from scaling.config import ExecutionConfig, RunConfig, digest
+from scaling.data.shards import Index, load_index
+from scaling.errors import (
+    Busy,
+    CheckpointError,
+    Diverged,
+    OutOfMemory,
+    RecordError,
+    ScalingError,
+    Stopped,
+    TrainingError,
+)
 from scaling.records import RunDirectory
 from scaling.training.checkpoint import RotatingCheckpoints, usable_checkpoint
 from scaling.training.datamodule import TokenData
@@ -42,10 +55,11 @@ def train(config: RunConfig, console: Console) -> dict[str, Any]:
         if not held:
             raise Busy(f"{run.name} is being trained by another process: wait for it, or stop it first")
         result = run.read_result()
-        if result is None:
-            with _failures_recorded(run, config):
-                result = _train(run, config, console)
-        return result
+        if result is not None:
+            _check_tokens(run, result.get("data_hash"), load_index(config.data, config.execution.data_folder))
+            return result
+        with _failures_recorded(run, config):
+            return _train(run, config, console)
 
 
 def _train(run: RunDirectory, config: RunConfig, console: Console) -> dict[str, Any]:
@@ -62,7 +76,12 @@ def _train(run: RunDirectory, config: RunConfig, console: Console) -> dict[str, 
         module.model.compile(dynamic=False)
     recorder = Recorder(run, config, data, attempt, message)
     trainer = _trainer(run, config, [recorder, ProgressDisplay(config, recorder, console)])
-    trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
+    try:
+        trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
+    except SystemExit as end:  # what Lightning makes of Ctrl-C
+        if end.code == 1:
+            raise Stopped(_stopped(run)) from None
+        raise
 
     result = {
         "run": run.name,
@@ -70,7 +89,6 @@ def _train(run: RunDirectory, config: RunConfig, console: Console) -> dict[str, 
         "tokens": config.tokens,
         "val_loss": recorder.progress.val_loss,
         "val_tokens": config.train.validation_tokens,
-        "train_loss": recorder.progress.train_loss,
         "data_hash": data.index.hash,
         "batches_hash": recorder.progress.batches_hash,
         "weights_hash": weights_hash(module.model),
@@ -78,7 +96,12 @@ def _train(run: RunDirectory, config: RunConfig, console: Console) -> dict[str, 
     if trainer.is_global_zero:
         run.write_result(result)
         run.write_status(
-            "finished", attempt=attempt, step=config.steps, steps=config.steps, tokens=config.tokens, message=message
+            "finished",
+            attempt=attempt,
+            step=config.steps,
+            steps=config.steps,
+            tokens=config.tokens,
+            message=message,
         )
     return result
 
@@ -95,20 +118,18 @@ def _trainer(run: RunDirectory, config: RunConfig, callbacks: list[pl.Callback])
             raise TrainingError(
                 "execution.tensorboard needs TensorBoard: pip install 'attnres-scaling[tensorboard]'"
             ) from None
+    _check_devices(execution)
     accelerator = {"cuda": "gpu"}.get(execution.accelerator, execution.accelerator)
-    if accelerator == "gpu" and not torch.cuda.is_available():
-        raise TrainingError("execution.accelerator is cuda, but torch sees no GPU: set it to cpu or auto")
     return pl.Trainer(
         accelerator=accelerator,
         devices=execution.devices,
         max_steps=config.steps,
         max_epochs=-1,
         accumulate_grad_batches=config.batch_sequences // (config.micro_batch * execution.devices),
-        gradient_clip_val=config.train.clip_norm,
         precision="bf16-mixed" if config.train.precision == "bf16" else "32-true",
         logger=logger,
         callbacks=callbacks,
-        plugins=[RotatingCheckpoints(run)],
+        plugins=[RotatingCheckpoints(run), LightningEnvironment()],  # one node a run, also within a Slurm job
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
@@ -119,6 +140,20 @@ def _trainer(run: RunDirectory, config: RunConfig, callbacks: list[pl.Callback])
     )
 
 
+def _check_devices(execution: ExecutionConfig) -> None:
+    """Raise TrainingError where the machine lacks what the settings ask for."""
+    gpus = torch.cuda.device_count()
+    if execution.accelerator == "cuda" and not gpus:
+        raise TrainingError("execution.accelerator is cuda, but torch sees no GPU: set it to cpu or auto")
+    if execution.accelerator != "cpu" and 0 < gpus < execution.devices:
+        raise TrainingError(f"execution.devices is {execution.devices}, but torch sees {gpus} GPUs: lower it")
+    compilers = (os.environ.get("CXX", "g++"), "g++", "clang++", "c++")
+    if execution.compile and not any(map(shutil.which, compilers)):
+        raise TrainingError(
+            "execution.compile needs a C++ compiler, and there is none: install g++, or set it to false"
+        )
+
+
 def _record_attempt(run: RunDirectory, config: RunConfig, data: TokenData, checkpoint: Path | None) -> int:
     """Write config.yaml and run.json; returns the number of this attempt.
 
@@ -126,11 +161,8 @@ def _record_attempt(run: RunDirectory, config: RunConfig, data: TokenData, check
         CheckpointError: the directory's run was trained on other tokens.
     """
     before = run.read_run() or {}
-    if before and before["data"]["hash"] != data.index.hash:
-        raise CheckpointError(
-            f"{run.path} was trained on other tokens than {data.index.folder} has now: "
-            "give another execution.runs_folder, or delete the run directory"
-        )
+    if before:
+        _check_tokens(run, before.get("data", {}).get("hash"), data.index)
     attempts = before.get("attempts", [])
     attempt = len(attempts) + 1
     if not is_first_process():
@@ -175,6 +207,18 @@ def _record_attempt(run: RunDirectory, config: RunConfig, data: TokenData, check
     return attempt
 
 
+def _check_tokens(run: RunDirectory, recorded: str | None, index: Index) -> None:
+    if recorded != index.hash:
+        raise CheckpointError(
+            f"{run.path} was trained on other tokens than {index.folder} has now: "
+            "give another execution.runs_folder, or delete the run directory"
+        )
+
+
+def _stopped(run: RunDirectory) -> str:
+    return f"{run.name} was stopped: the same command goes on from its last checkpoint"
+
+
 def _how_it_goes_on(checkpoint: Path | None, damaged: list[str]) -> str:
     start = f"the run goes on from {checkpoint.name}" if checkpoint else "the run starts from its beginning"
     return f"{' and '.join(damaged)} damaged and passed over: {start}" if damaged else ""
@@ -192,22 +236,36 @@ def _failures_recorded(run: RunDirectory, config: RunConfig) -> Iterator[None]:
     except ScalingError as error:
         raised = error
     except OSError as error:
+        what = f"{error.strerror or error}: {error.filename}" if error.filename else f"{error.strerror or error}"
         raised = TrainingError(
-            f"{run.name} cannot write its files ({error.strerror or error}): free space or permit writing in "
-            f"{run.path}, and the same command goes on from the last checkpoint"
-        )
-    except RuntimeError as error:
-        if not _is_out_of_memory(error):
-            raise
-        raised = OutOfMemory(
-            f"{run.name} does not fit in memory with {config.micro_batch} sequences a forward pass: pass "
-            f"--execution.micro_batch {max(1, config.micro_batch // 2)}; the result is the same"
+            f"{run.name} cannot read or write its files ({what}): free space or permit access, "
+            "and the same command goes on from the last checkpoint"
         )
     except SIGTERMException:
-        raise Stopped(f"{run.name} was stopped: the same command goes on from its last checkpoint") from None
-    with contextlib.suppress(OSError):
-        run.write_status(state, steps=config.steps, message=str(raised))
+        raise Stopped(_stopped(run)) from None
+    except RuntimeError as error:
+        if _is_out_of_memory(error):
+            raised = OutOfMemory(_remedy_for_memory(run, config))
+        elif "Error(s) in loading state_dict" in str(error):
+            raised = CheckpointError(
+                f"{run.last_checkpoint} is of another model than the code builds now: "
+                "bring the code back, or delete the run directory"
+            )
+        else:
+            raise
+    if is_first_process() or isinstance(raised, OutOfMemory):
+        with contextlib.suppress(OSError, RecordError):
+            reached = {k: v for k, v in run.read_status().items() if k in ("attempt", "step", "steps", "tokens")}
+            run.write_status(state, **reached, message=str(raised), error=type(raised).__name__)
     raise raised from None
+
+
+def _remedy_for_memory(run: RunDirectory, config: RunConfig) -> str:
+    smaller = config.smaller_micro_batch
+    said = f"{run.name} does not fit in memory with {config.micro_batch} sequences a forward pass"
+    if smaller is None:
+        return f"{said}: take a smaller model or sequence, or a device with more memory"
+    return f"{said}: pass --execution.micro_batch {smaller}; the result is the same"
 
 
 def _is_out_of_memory(error: RuntimeError) -> bool:
@@ -219,7 +277,7 @@ def weights_hash(model: torch.nn.Module) -> str:
     sha = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         sha.update(name.encode())
-        sha.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        sha.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
     return sha.hexdigest()
 
 

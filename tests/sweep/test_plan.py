@@ -99,6 +99,19 @@ def test_a_size_without_a_model_is_named(tmp_path):
     assert any("model is None" in p for p in problems_of(tmp_path, {**SWEEP, "sizes": [{"train": {}}]}))
 
 
+@pytest.mark.parametrize("value", [None, 3])
+def test_a_part_of_a_size_that_is_not_keys_is_named(tmp_path, value):
+    sizes = [{**SWEEP["sizes"][0], "train": value}, SWEEP["sizes"][1]]
+    assert any(f"sizes.train is {value!r}" in p for p in problems_of(tmp_path, {**SWEEP, "sizes": sizes}))
+    assert any("train is 3" in p for p in problems_of(tmp_path, {**SWEEP, "train": 3}))
+
+
+@pytest.mark.parametrize("key", ["devices", "runs_folder"])
+def test_what_a_whole_sweep_shares_cannot_differ_between_sizes(tmp_path, key):
+    sizes = [{**SWEEP["sizes"][0], "execution": {key: 2}}, SWEEP["sizes"][1]]
+    assert any(f"sizes.execution.{key} cannot differ" in p for p in problems_of(tmp_path, {**SWEEP, "sizes": sizes}))
+
+
 @pytest.mark.parametrize("path", sorted(ROOT.glob("sweeps/*.yaml")), ids=lambda p: p.stem)
 def test_every_shipped_sweep_is_planned_and_says_what_it_is(path):
     plan = read_plan(path)

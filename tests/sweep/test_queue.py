@@ -1,6 +1,5 @@
 """The local queue with real processes: failures, retries, two sweeps at once (rows T5, T8)."""
 
-import os
 import sys
 import threading
 import time
@@ -17,11 +16,11 @@ SLOTS = [Slot("one"), Slot("two")]
 
 # Stands where `python` would in the queue's command: plays the training process, to the contract of its exit status.
 PLAYER = """#!{python}
-import json, os, pathlib, sys, time
+import json, os, pathlib, re, sys
 arguments = sys.argv[1:]
 assert arguments[:3] == ["-m", "scaling", "train"], arguments
 folder = pathlib.Path(arguments[3]).parent
-micro = arguments[arguments.index("--execution.micro_batch") + 1] if "--execution.micro_batch" in arguments else ""
+micro = re.search(r"micro_batch: (\\w+)", pathlib.Path(arguments[3]).read_text()).group(1)
 with open(folder / "calls", "a") as calls:
     calls.write(micro + "\\n")
 script = json.loads(os.environ["SCRIPT"])
@@ -104,7 +103,61 @@ def test_out_of_memory_halves_the_micro_batch_under_the_same_identity(runs, play
     play(block=[OutOfMemory.exit_status, OutOfMemory.exit_status, 0])
     failures, _ = work(runs)
     assert failures == []
-    assert calls_of(runs[1]) == ["", "4", "2"]
+    assert calls_of(runs[1]) == ["null", "4", "2"]
+
+
+def test_out_of_memory_takes_the_next_divisor_of_any_batch_and_gives_up_at_one(runs, play, change):
+    """T8: 12 sequences in micro-batches of 6, 3, 1, and then it is a failure at once."""
+    runs = [change(change(r, "train", batch_tokens=12 * 64), "execution", micro_batch=6) for r in runs[1:2]]
+    play(block=[OutOfMemory.exit_status])
+    failures, _ = work(runs)
+    assert calls_of(runs[0]) == ["6", "3", "1"]
+    assert len(failures) == 1
+
+
+def test_out_of_memory_found_by_another_devices_process_counts(runs, play, monkeypatch):
+    """T8: the first process may end with any status when it loses the one that ran out."""
+    play(block=[1, 0])
+    directory = runs[1].directory
+    launch = LocalQueue._launch
+
+    def launch_and_write(self, config, run, slot):
+        code = launch(self, config, run, slot)
+        if code == 1:
+            directory.write_status("failed", error="OutOfMemory")
+        return code
+
+    monkeypatch.setattr(LocalQueue, "_launch", launch_and_write)
+    assert work(runs[1:2])[0] == []
+    assert calls_of(runs[1]) == ["null", "4"]
+
+
+def test_a_run_whose_files_cannot_be_written_is_a_failure_of_that_run(runs, play):
+    """T5."""
+    play()
+    (runs[1].directory.path / "log.txt").mkdir(parents=True)
+    failures, _ = work(runs)
+    assert [f.run for f in failures] == [runs[1].run_name]
+    assert "log.txt" in failures[0].reason
+    assert all(r.directory.read_result() for r in (runs[0], runs[2]))
+
+
+def test_stopping_ends_a_run_that_is_just_starting(runs, play, monkeypatch):
+    import subprocess
+
+    play()
+    queue = LocalQueue(runs[:1], SLOTS[:1], lambda *_: None)
+    popen = subprocess.Popen
+
+    def stop_first(*arguments, **options):
+        process = popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+        threading.Thread(target=queue.stop).start()
+        return process
+
+    monkeypatch.setattr("scaling.sweep.queue.subprocess.Popen", stop_first)
+    began = time.monotonic()
+    queue.work()
+    assert time.monotonic() - began < 30
 
 
 def test_finished_runs_are_skipped(runs, play):
@@ -167,9 +220,10 @@ def test_a_killed_process_is_a_failure_with_its_signal(runs, play, monkeypatch):
 
 
 def test_cpu_slots_divide_the_cores(monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr("scaling.sweep.slots._usable_cores", lambda: list(range(8)))
     slots = find_slots("cpu", 1, n_runs=6, devices=None)
     assert len(slots) == 6
+    assert len(find_slots("cpu", 4, n_runs=6, devices=None)) == 2
     slots = find_slots("cpu", 1, n_runs=6, devices="3")
     assert [s.cores for s in slots] == [(0, 1), (2, 3), (4, 5)]
     assert {s.environment["OMP_NUM_THREADS"] for s in slots} == {"2"}
@@ -179,7 +233,7 @@ def test_gpu_slots_take_as_many_as_a_run_asks(monkeypatch):
     monkeypatch.setattr("scaling.sweep.slots._gpus", lambda: ["0", "1", "2", "3", "4"])
     visible = [s.environment["CUDA_VISIBLE_DEVICES"] for s in find_slots("auto", 2, 6, None)]
     assert visible == ["0,1", "2,3"]
-    assert [s.environment["CUDA_VISIBLE_DEVICES"] for s in find_slots("auto", 1, 6, "4,1")] == ["4", "1"]
+    assert [s.environment["CUDA_VISIBLE_DEVICES"] for s in find_slots("auto", 1, 6, "4,1,4")] == ["4", "1"]
     with pytest.raises(ConfigError, match="names GPU '7': there are 0, 1, 2, 3, 4"):
         find_slots("auto", 1, 6, "0,7")
     with pytest.raises(ConfigError, match="the sweep may use 1 GPUs"):

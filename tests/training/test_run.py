@@ -1,6 +1,7 @@
 """One run on real text: resume, matched arms, faults (rows A1 to A6, T1 to T8)."""
 
 import json
+import random
 import signal
 import subprocess
 import sys
@@ -13,8 +14,9 @@ from rich.console import Console
 
 from scaling.compute import flops_per_token
 from scaling.config import ResidualConfig
-from scaling.errors import Busy, CheckpointError, DataError, Diverged, OutOfMemory, TrainingError
+from scaling.errors import Busy, CheckpointError, DataError, Diverged, OutOfMemory, Stopped, TrainingError
 from scaling.training.checkpoint import is_whole
+from scaling.training.optimizer import learning_rate_factor
 from scaling.training.run import train
 
 QUIET = Console(quiet=True)
@@ -57,6 +59,58 @@ def test_a_run_learns_and_writes_its_records(tiny_run):
     assert facts["training"]["tokens"] == 512 * 12
     assert facts["attempts"][0]["machine"]["cores"] >= 1
     assert yaml.safe_load((directory.path / "config.yaml").read_text())["train"]["lr"] == tiny_run.train.lr
+
+
+def test_the_rate_in_the_table_is_the_one_the_step_used(tiny_run):
+    result_of(tiny_run)
+    rows = tiny_run.directory.read_metrics().rows
+    expected = [
+        tiny_run.train.lr * learning_rate_factor(tiny_run.train, tiny_run.steps, row["step"] - 1) for row in rows
+    ]
+    assert [row["learning_rate"] for row in rows] == pytest.approx(expected)
+    assert rows[-1]["learning_rate"] == pytest.approx(tiny_run.train.final_lr_fraction * tiny_run.train.lr)
+
+
+def test_the_result_does_not_depend_on_how_often_rows_are_written(tiny_run, change, tmp_path):
+    """T6."""
+    often = change(in_folder(tiny_run, change, tmp_path, "often"), "execution", log_every=1)
+    assert result_of(often) == result_of(tiny_run)
+
+
+@pytest.mark.parametrize("limit", [0.01, None])
+def test_the_gradient_is_clipped_to_the_norm_given(tiny_run, change, tmp_path, monkeypatch, limit):
+    from torch.optim import AdamW
+
+    norms, step = [], AdamW.step
+
+    def spy(self, *arguments, **options):
+        result = step(self, *arguments, **options)  # the closure, which computes and clips, runs inside
+        grads = [p.grad for g in self.param_groups for p in g["params"]]
+        norms.append(torch.nn.utils.get_total_norm(grads).item())
+        return result
+
+    monkeypatch.setattr(AdamW, "step", spy)
+    result_of(change(tiny_run, "train", clip_norm=limit))
+    rows = tiny_run.directory.path.parent.glob("*/metrics.csv")
+    assert len(list(rows)) == 1
+    assert norms
+    assert all(n == pytest.approx(0.01, rel=1e-3) for n in norms) == (limit is not None)
+
+
+def test_a_scheme_with_a_scalar_parameter_trains_to_its_end(tiny_run, monkeypatch):
+    from scaling.model.residual import SCHEMES
+    from scaling.model.residual.baseline import Baseline
+
+    class ReZero(Baseline):
+        def __init__(self, n_sublayers, d_model, eps):
+            super().__init__(n_sublayers, d_model, eps)
+            self.scale = torch.nn.Parameter(torch.tensor(0.5))
+
+        def write(self, state, sublayer, output):
+            return state + self.scale * output
+
+    monkeypatch.setitem(SCHEMES, "rezero", ReZero)
+    assert result_of(replace(tiny_run, residual=ResidualConfig("rezero"), variant="rezero"))["val_loss"] > 0
 
 
 def test_the_same_command_again_is_a_no_op(tiny_run):
@@ -132,6 +186,8 @@ def test_a_truncated_checkpoint_is_said_and_passed_over(tiny_run, change, tmp_pa
     start = "goes on from previous.ckpt" if len(damage) == 1 else "starts from its beginning"
     assert "last.ckpt" in said
     assert start in said
+    assert all(is_whole(p) for p in tiny_run.directory.path.glob("*.ckpt"))
+    assert len(list(tiny_run.directory.path.glob("*.damaged"))) == len(damage)
     assert start in tiny_run.directory.read_status()["message"]
     assert tiny_run.directory.read_result() == whole.directory.read_result()
 
@@ -140,8 +196,16 @@ def test_a_checkpoint_with_flipped_bits_is_not_whole(tiny_run):
     result_of(tiny_run)
     path = tiny_run.directory.last_checkpoint
     assert is_whole(path)
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
+    whole = path.read_bytes()
+    generator = random.Random(0)
+    places = [len(whole) // 2, *(generator.randrange(len(whole) - 3000, len(whole)) for _ in range(60))]
+    for place in places:  # most of them in the directory at the end, where damage takes many forms
+        content = bytearray(whole)
+        content[place] ^= 1 << generator.randrange(8)
+        path.write_bytes(content)
+        is_whole(path)  # whatever it says, it says it
+    content = bytearray(whole)
+    content[len(whole) // 2] ^= 1
     path.write_bytes(content)
     assert not is_whole(path)
 
@@ -194,6 +258,46 @@ def test_a_diverged_run_stops_and_is_marked(tiny_run, monkeypatch):
     assert directory.read_metrics().rows[-1]["val_loss"] is None
 
 
+def test_a_finished_run_is_not_passed_off_for_other_tokens(tiny_run):
+    result_of(tiny_run)
+    path = tiny_run.directory.path / "result.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"data_hash": "0" * 64}))
+    with pytest.raises(CheckpointError, match="trained on other tokens"):
+        result_of(tiny_run)
+
+
+def test_a_checkpoint_of_another_model_is_named(tiny_run, monkeypatch):
+    with monkeypatch.context() as patch:
+        stop_after(patch, 4)
+        with pytest.raises(SystemExit):
+            result_of(tiny_run)
+    saved = torch.load(tiny_run.directory.last_checkpoint, weights_only=True)
+    saved["state_dict"].pop("model.residual.queries")
+    torch.save(saved, tiny_run.directory.last_checkpoint)
+    with pytest.raises(CheckpointError, match="is of another model than the code builds now"):
+        result_of(tiny_run)
+
+
+def test_ctrl_c_says_how_to_go_on(tiny_run, monkeypatch):
+    from scaling.training.recorder import Recorder
+
+    def interrupt(self, trainer, module):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Recorder, "_write_row", interrupt)
+        with pytest.raises(Stopped, match="goes on from its last checkpoint"):
+            result_of(tiny_run)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which Lightning leaves ignored
+    assert result_of(tiny_run)["val_loss"] > 0
+
+
+def test_compiling_needs_a_compiler(tiny_run, change, monkeypatch):
+    monkeypatch.setattr("scaling.training.run.shutil.which", lambda _: None)
+    with pytest.raises(TrainingError, match="needs a C\\+\\+ compiler"):
+        result_of(change(tiny_run, "execution", compile=True))
+
+
 def test_out_of_memory_names_a_smaller_micro_batch(tiny_run, monkeypatch):
     """T8."""
     from scaling.model.language_model import LanguageModel
@@ -220,7 +324,9 @@ def test_a_full_disk_is_one_line_and_loses_nothing(tiny_run, change, tmp_path, m
 
     with monkeypatch.context() as patch:
         patch.setattr("os.fsync", full)
-        with pytest.raises(TrainingError, match=r"cannot write its files \(No space left .* from the last checkpoint"):
+        with pytest.raises(
+            TrainingError, match=r"cannot read or write its files \(No space left .* from the last checkpoint"
+        ):
             result_of(tiny_run)
     assert is_whole(tiny_run.directory.last_checkpoint)
     whole = in_folder(tiny_run, change, tmp_path, "whole")

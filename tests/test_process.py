@@ -7,7 +7,7 @@ import pytest
 
 CHURN = """
 import resource, sys
-from scaling.heap import keep_heap
+from scaling.process import keep_heap
 if sys.argv[1] == "kept":
     assert keep_heap()
 for _ in range(20):

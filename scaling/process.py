@@ -1,10 +1,16 @@
-"""Keep freed memory in the process, so that a CPU training step does not fetch its pages again."""
+"""What a training process asks of the system: to keep its freed memory, and to end with the sweep that started it."""
 
 import ctypes
 import ctypes.util
+import os
+import signal
 import sys
 
+PARENT = "SCALING_PARENT"
+"""Environment variable with the process number of the sweep that started this process."""
+
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
+_PR_SET_PDEATHSIG = 1
 
 
 def keep_heap() -> bool:
@@ -21,3 +27,13 @@ def keep_heap() -> bool:
         return False
     never = 2**31 - 1
     return all((mallopt(_M_MMAP_MAX, 0), mallopt(_M_TRIM_THRESHOLD, never), mallopt(_M_TOP_PAD, 64 << 20)))
+
+
+def end_with_parent() -> None:
+    """Have the system stop this process when the sweep that started it dies, so that its device is free again."""
+    parent = os.environ.get(PARENT)
+    if parent is None or not sys.platform.startswith("linux"):
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
+    if str(os.getppid()) != parent:  # it died before the call
+        os.kill(os.getpid(), signal.SIGTERM)
