@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -358,6 +359,7 @@ def test_a_corpus_smaller_than_the_run_needs(tiny_run, change):
         result_of(change(tiny_run, "train", tokens=1e9))
 
 
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs g++ on a CPU")
 def test_compiled_and_eager_checkpoints_are_one(tiny_run, change, tmp_path, monkeypatch):
     """T7: stopped compiled, gone on eager."""
     compiled = change(tiny_run, "execution", compile=True)
