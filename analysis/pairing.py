@@ -25,6 +25,7 @@ KINDS = {
     "unequal tuning": "pair used, but its arms were tuned differently",
     "unequal machines": "pair used, but the seconds ledger compares machines too",
     "records": "what the run's own files say",
+    "rounded losses": "used, with the error of rounding in the interval",
 }
 _LOSSES = ("unfinished", "unpaired", "pair dropped", "pair refused")
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -47,7 +48,7 @@ class _RoundNumbers(Locator):
         return LogLocator(subs=(1, 2, 5) if span < 200 else (1,), numticks=6).tick_values(vmin, vmax)
 
 
-def legend_above(figure: Figure, entries: dict[str, Line2D]) -> None:
+def legend_above(figure: Figure, entries: Mapping[str, Artist]) -> None:
     """The names of the arms (or of anything else) above the figure, as many in a row as fit; the figure grows."""
     for columns in range(min(4, len(entries)), 0, -1):
         legend = figure.legend(
