@@ -50,6 +50,8 @@ class Coverage:
     """Share of tables whose set holds the true M (all true M at once where there are several arms)."""
     bounded: float
     """Share of tables with a bounded interval."""
+    coverage_bounded: float | None
+    """Share of these whose interval holds the truth; None if there are none, and for the profile (not all known)."""
     median_half_width: float | None
     """Of ln M; None where more than half of the tables have no bounded interval."""
 
@@ -184,12 +186,15 @@ def _interpolated(arms: int, df: Array, lowest: float, highest: float) -> Array:
 
 def _summary(group: str, method: str, setting: Setting, holds: NDArray[Any], half_widths: NDArray[Any]) -> Coverage:
     middle = float(np.median(half_widths))
+    bounded = np.isfinite(half_widths)
+    all_known = len(holds) == len(half_widths)
     return Coverage(
         group,
         method,
         setting,
         len(holds),
         float(holds.mean()),
-        float(np.isfinite(half_widths).mean()),
+        float(bounded.mean()),
+        float(holds[bounded].mean()) if all_known and bounded.any() else None,
         middle if math.isfinite(middle) else None,
     )

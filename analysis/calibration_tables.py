@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -10,10 +11,10 @@ from rich.text import Text
 
 from analysis.calibrate import GOAL, Coverage, outside_goal
 from analysis.powerlaw import CONFIDENCE
-from analysis.store import FORMAT, package_version
+from analysis.store import FORMAT, json_text, package_version
 from analysis.tables import print_table
 
-HEADER = ("settings", "method", "coverage, least", "median", "most", "least share bounded", "median half-width of ln M")
+HEADER = ("settings", "method", "least", "median", "most", "bounded", "half-width")
 
 
 def coverage_record(found: Sequence[Coverage], seed: int) -> dict[str, Any]:
@@ -28,12 +29,19 @@ def coverage_record(found: Sequence[Coverage], seed: int) -> dict[str, Any]:
     }
 
 
+def coverage_text(record: Mapping[str, Any]) -> str:
+    """coverage.json as text: as all of ours, with one line a setting and method."""
+    lines = ",\n".join(f"    {json.dumps(row, allow_nan=False)}" for row in record["settings"])
+    return json_text({**record, "settings": []}).replace('"settings": []', f'"settings": [\n{lines}\n  ]')
+
+
 def print_coverage(console: Console, found: Sequence[Coverage]) -> None:
     """One row a group and method, and how many settings of the primary miss the goal."""
     groups = dict.fromkeys((c.group, c.method) for c in found)
     print_table(
         console,
-        f"Coverage of nominal {CONFIDENCE:.0%} intervals, {found[0].tables} tables a setting",
+        f"Coverage of nominal {CONFIDENCE:.0%} intervals over the settings of a group, {found[0].tables} tables each; "
+        "least share with a bounded interval; median half-width of ln M",
         HEADER,
         [_row(name, [c for c in found if (c.group, c.method) == name]) for name in groups],
     )

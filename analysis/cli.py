@@ -215,10 +215,10 @@ def calibrate(tables: int = 20_000, seed: int = 0, out: Path | None = None) -> N
     """
     from analysis.calibrate import calibrate as run
     from analysis.calibrate import settings
-    from analysis.calibration_tables import coverage_record, print_coverage
+    from analysis.calibration_tables import coverage_record, coverage_text, print_coverage
     from analysis.figures import render
     from analysis.figures.calibration import coverage
-    from analysis.store import json_text, write
+    from analysis.store import write
 
     found = run(settings(), tables, seed)
     print_coverage(_console(), found)
@@ -226,7 +226,7 @@ def calibrate(tables: int = 20_000, seed: int = 0, out: Path | None = None) -> N
         figure = coverage(found)
         _print_paths(
             [
-                write(out / "coverage.json", json_text(coverage_record(found, seed))),
+                write(out / "coverage.json", coverage_text(coverage_record(found, seed))),
                 *(write(out / f"coverage.{kind}", render(figure, kind)) for kind in ("png", "svg")),
             ]
         )

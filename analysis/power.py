@@ -109,7 +109,7 @@ def detectable(design: Design, noise: Noise) -> float | None:
 
     highest = math.log(LARGEST)
     # the error of the exponent grows with M, so detection need not rise all the way: look from below
-    steps = np.geomspace(1e-5, highest, 60)
+    steps = np.geomspace(1e-5, highest, 24)
     first = next((i for i, step in enumerate(steps) if short(float(step)) >= 0), None)
     if first is None:
         return None
