@@ -31,8 +31,10 @@ def coverage(found: Sequence[Coverage]) -> Figure:
     for i, (group, method) in enumerate(rows):
         if i == 0 or rows[i - 1][0] != group:
             height -= 1.1
-            name = axes.text(0.015, height + 0.05, group, transform=axes.get_yaxis_transform(), va="center", fontsize=7)
-            name.set_in_layout(False)
+            title = axes.text(
+                0.015, height + 0.05, group, transform=axes.get_yaxis_transform(), va="center", fontsize=7
+            )
+            title.set_in_layout(False)
         height -= 1
         places.append(height)
         labels.append(method)
