@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from dataclasses import dataclass
 from itertools import product
 
@@ -53,6 +54,17 @@ class Hygiene:
     def losses(self) -> list[Finding]:
         """The findings that took something out of the estimate."""
         return [finding for finding in self.findings if finding.kind in _LOSSES]
+
+    @property
+    def counts(self) -> str:
+        """How often each kind was found, unfinished runs by their status: "2 unfinished (1 diverged, 1 running)"."""
+        texts = []
+        for kind in KINDS:
+            if found := self.of(kind):
+                statuses = Counter(f.reason.partition(":")[0] for f in found) if kind == "unfinished" else {}
+                by_status = ", ".join(f"{n} {status}" for status, n in statuses.items())
+                texts.append(f"{len(found)} {kind}" + (f" ({by_status})" if by_status else ""))
+        return ", ".join(texts)
 
     def of(self, kind: str) -> list[Finding]:
         """The findings of one kind."""

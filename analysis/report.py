@@ -221,6 +221,7 @@ def _hygiene(runs: Runs) -> str:
     counts = f"{h.rows_read} rows were read, {h.rows_finished} of them finished runs; {h.pairs_used} pairs were used."
     if not h.findings:
         return f"{counts} Nothing was left out."
+    counts = f"{counts} Found: {escape(h.counts)}."
     rows = [(finding.kind, finding.subject, finding.reason) for finding in h.findings]
     legend = [f"- {kind}: {meaning}" for kind, meaning in KINDS.items() if h.of(kind)]
     return "\n\n".join((counts, table(("what", "which", "why"), rows), "\n".join(legend)))

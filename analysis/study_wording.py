@@ -12,7 +12,7 @@ from analysis.study import Study
 from analysis.wording import arm_name, estimate_text, half_width, interval_text, sentence, times
 
 INTERVALS = ("arm", "paired t", "profile likelihood", "Fieller", "all arms at once", "separate fits")
-OTHERS = ("arm", "M", "one size left out", "which moves it most", "no law: mean where reached", "baseline reached")
+OTHERS = ("arm", "M", "one size left out", "most moved by", "no law, mean", "baseline reached")
 EXPONENTS = (
     *("arm", "alpha, baseline", "alpha, arm", "difference", "95 % interval", "smallest that could be seen", "p"),
 )

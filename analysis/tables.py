@@ -34,7 +34,10 @@ def print_hygiene(console: Console, runs: Runs) -> None:
     """What became of the rows, ahead of any estimate."""
     h = runs.hygiene
     console.print(
-        Text(f"{runs.path}: {h.rows_read} rows, {h.rows_finished} finished runs, {h.pairs_used} pairs used"),
+        Text(
+            f"{runs.path}: {h.rows_read} rows, {h.rows_finished} finished runs, {h.pairs_used} pairs used"
+            + (f"; {h.counts}" if h.counts else "; nothing left out")
+        ),
         soft_wrap=True,
     )
     if h.findings:

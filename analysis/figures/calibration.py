@@ -45,7 +45,10 @@ def coverage(found: Sequence[Coverage]) -> Figure:
             y = np.full(len(values), height + (1 - j) * 0.25)
             low = values < _LOWEST
             axes.plot(values[~low], y[~low], look[name].marker, color=look[name].colour, markersize=2.2, alpha=0.7)
-            axes.plot(np.full(low.sum(), _LOWEST), y[low], "<", color=look[name].colour, markersize=2.6, clip_on=False)
+            if low.any():  # an empty line that is not clipped would still take up room at the corner
+                axes.plot(
+                    np.full(low.sum(), _LOWEST), y[low], "<", color=look[name].colour, markersize=2.6, clip_on=False
+                )
     axes.set_yticks(places, labels)
     axes.tick_params(axis="y", length=0, labelsize=6.5)
     axes.set_ylim(height - 0.7, -0.4)

@@ -40,7 +40,7 @@ def multiplier_curve(runs: Runs, ledger: str) -> Figure | None:
     figure = new_figure(0.6 + (1.9 if len(drawn) == 1 else 1.5 * rows))
     panels = figure.subplots(rows, min(2, len(drawn)), squeeze=False, sharey=True).flat
     for s, axes in zip(drawn, panels):
-        _draw(axes, s, look[s.multiplier.arm], unit.scale)
+        _draw(axes, s, look[s.multiplier.arm], unit.scale, narrow=len(drawn) > 1)
         axes.set_title(arm_name(s.multiplier.arm))
     for axes in list(panels):
         axes.set_axis_off()
@@ -59,9 +59,9 @@ def multiplier_curve(runs: Runs, ledger: str) -> Figure | None:
     return figure
 
 
-def _draw(axes: Axes, s: Study, look: Look, scale: float) -> None:
+def _draw(axes: Axes, s: Study, look: Look, scale: float, narrow: bool) -> None:
     axes.set_xscale("log")
-    plain_log_axis(axes.xaxis)
+    plain_log_axis(axes.xaxis, narrow)
     if s.separate is None:
         return
     points = s.separate.curve(_POINTS)
