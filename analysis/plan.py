@@ -10,10 +10,11 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from analysis.errors import AnalysisError
 from analysis.ledgers import leading
 from analysis.measured_noise import measure
 from analysis.power import MOST_SEEDS, MOST_SIZES, Design, DesignError, Noise, cheapest, detectable, grid
-from analysis.runs import load
+from analysis.runs import Runs, load
 from analysis.store import FORMAT, package_version
 from analysis.student import POWER
 from analysis.tables import print_table
@@ -67,6 +68,16 @@ def plan(
     designs = grid(_several(sizes, SIZES), _several(seeds, SEEDS))
     best = None if multiplier is None else cheapest(noise, multiplier)
     return Plan(noise, source, {design: detectable(design, noise) for design in designs}, multiplier, best)
+
+
+def next_plan(runs: Runs, ledger: str) -> Plan | None:
+    """The default designs with a table's own noise; None where the table says nothing of noise."""
+    try:
+        measured = measure(runs, ledger)
+    except AnalysisError:
+        return None
+    designs = grid(SIZES, SEEDS)
+    return Plan(measured.noise, measured.source, {x: detectable(x, measured.noise) for x in designs}, None, None)
 
 
 def print_plan(console: Console, made: Plan) -> None:

@@ -66,6 +66,13 @@ def check_sections(studies: Sequence[Study], figures: Mapping[str, Path]) -> lis
             "Seeds say how far two equal runs lie apart; a small p says that one multiplier does not fit all sizes.",
             table(SEEDS, map(seed_row, seeded)),
         ]
+    if "power" in figures:
+        sections += [
+            "## The next experiment",
+            "With this table's noise, the smallest multiplier that sizes and seeds detect, over the same range of "
+            "compute. The verb `power` finds the cheapest design for a given multiplier.",
+            _drawn(figures, "power", "smallest multiplier detected, over sizes and seeds"),
+        ]
     return [section for section in sections if section]
 
 

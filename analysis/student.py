@@ -13,13 +13,12 @@ from analysis.powerlaw import t_quantile
 
 POWER = 0.8
 """Share of experiments in which an effect "that could have been seen" is seen."""
-_NODES = 96
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(96)
 
 
 def chi_nodes(df: float) -> tuple[Array, Array]:
     """Values of sqrt(chi-squared / df) and their weights, which add up to 1: Gauss and Legendre's, over quantiles."""
-    u, weight = np.polynomial.legendre.leggauss(_NODES)
-    return np.sqrt(chdtri(df, (1 - u) / 2) / df), weight / 2
+    return np.sqrt(chdtri(df, (1 - _NODES) / 2) / df), _WEIGHTS / 2
 
 
 def power_of_t(df: float, effect: float) -> float:

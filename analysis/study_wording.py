@@ -126,8 +126,15 @@ def seed_row(s: Study) -> tuple[str, ...]:
 
 
 def answers(studies: Sequence[Study]) -> list[str]:
-    """The answer of every arm, and what it says of the claim."""
-    return [line for s in studies for line in (sentence(s.multiplier), verdict_text(s)) if line]
+    """The answer of every arm, what is left to say where it has no interval, and what it says of the claim."""
+    return [line for s in studies for line in (sentence(s.multiplier), _weak_text(s), verdict_text(s)) if line]
+
+
+def _weak_text(s: Study) -> str:
+    """Fieller's set where a weak exponent leaves no interval."""
+    if s.fieller is None or s.fieller.bounded:
+        return ""
+    return f"{arm_name(s.multiplier.arm)}: what these runs allow, by Fieller's method, is {fieller_text(s.fieller)}."
 
 
 def verdict_text(s: Study) -> str:
@@ -139,7 +146,9 @@ def verdict_text(s: Study) -> str:
     if v.interval_90 is None:
         return f"{start}; there is no interval to hold against it."
     ninety = f"the 90 % interval, {interval_text(v.interval_90)},"
-    bounds = f"{v.bounds[0]:.3f} to {v.bounds[1]:.3f}, which is the claim give or take {v.margin:.3g} of compute"
+    bounds = (
+        f"{v.bounds[0]:.3f} to {v.bounds[1]:.3f}, which is the claim give or take {100 * v.margin:.3g} % of compute"
+    )
     if v.verdict == "consistent":
         return f"{start}; {ninety} lies within {bounds}."
     if v.verdict == "not consistent":

@@ -13,9 +13,11 @@ from analysis.figures.curve import multiplier_curve
 from analysis.figures.floors import pinned_floors
 from analysis.figures.forest import forest
 from analysis.figures.pairs import paired_losses
+from analysis.figures.planning import power_curves
 from analysis.figures.style import styled
 from analysis.figures.training import training_curves
 from analysis.ledgers import leading
+from analysis.plan import next_plan
 from analysis.runs import Runs
 from analysis.store import write
 
@@ -36,7 +38,7 @@ def draw_all(runs: Runs, curves: pd.DataFrame | None, folder: Path, claim: float
 
     Returns:
         The files written: loss_compute_<ledger> for every ledger, the leading one first; in that one paired_losses,
-        forest, and (where an arm has an estimate) multiplier_curve and pinned_floors; training_curves.
+        forest, and (where an arm has an estimate) multiplier_curve, pinned_floors and power; training_curves.
 
     Raises:
         OutputError: a file cannot be written.
@@ -52,6 +54,8 @@ def draw_all(runs: Runs, curves: pd.DataFrame | None, folder: Path, claim: float
         "multiplier_curve": multiplier_curve(runs, first),
         "pinned_floors": pinned_floors(runs, first),
     }
+    if planned := next_plan(runs, first):
+        secondary["power"] = power_curves(planned)
     figures |= {name: figure for name, figure in secondary.items() if figure is not None}
     if curves is not None and curves["run"].isin(runs.table["run"]).any():
         figures["training_curves"] = training_curves(runs, curves)

@@ -185,13 +185,17 @@ def test_the_printed_checks_say_what_the_answer_leans_on(golden, analysis):
     assert out.rstrip().splitlines()[-1].startswith("mHC-lite is worth")
 
 
-def test_a_weak_exponent_prints_an_unbounded_set(planted, table, analysis):
-    rows = [{**row, "val_loss": 2 + int(row["size"][1:]) * 3 % 4 / 5 - 1e-4 * int(row["size"][1:])} for row in
-            planted({"block": 1.25})]  # fmt: skip
-    for row in rows:
-        row["val_loss"] -= 0.01 * (row["variant"] == "block")
-    out = analysis("multiplier", table(rows))[1]
-    assert "unbounded" in out or "does not fall" in out
+def test_a_weak_exponent_says_what_the_runs_still_allow(planted, table, analysis):
+    rows = planted({"block": 1.25}, noise=0.1, alpha=0.03)
+    folder = table(rows)
+    out = analysis("multiplier", folder, "--claim", "1.25")[1]
+    assert "without an interval" in out
+    assert "Block AttnRes: what these runs allow, by Fieller's method, is unbounded: any M." in out
+    assert "cannot tell; there is no interval to hold against it." in out
+    record = json.loads((folder / "multiplier.json").read_text())["ledgers"]["model"]["block"]
+    assert record["fieller"]["bounded"] is False
+    assert record["interval"] is None
+    assert record["claim"]["verdict"] == "cannot tell"
 
 
 def test_a_wide_interval_that_holds_one_says_so(planted, table, analysis):

@@ -41,7 +41,7 @@ def test_columns_under_other_names_are_read_as_ours(elsewhere, planted, table):
 
 def test_the_verbs_take_columns_and_record_them(elsewhere, analysis, tmp_path):
     columns = "{" + ", ".join(f"{ours}: {theirs}" for ours, theirs in NAMES.items()) + "}"
-    for verb in ("fit", "multiplier", "plots"):
+    for verb in ("fit", "multiplier"):
         status, _, err = analysis(verb, elsewhere, "--columns", columns, "--out", tmp_path / verb)
         assert (status, err) == (0, "")
     for verb in ("fit", "multiplier"):

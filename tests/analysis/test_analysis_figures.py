@@ -217,7 +217,7 @@ def test_every_figure_is_written_as_png_and_svg(swept, tmp_path):
     paths = draw_all(*swept, tmp_path / "figures")
     assert [path.name for path in paths[::2]] == [
         *(f"loss_compute_{ledger}.png" for ledger in ("model", "6nd", "paper", "seconds")),
-        *("paired_losses.png", "forest.png", "multiplier_curve.png", "pinned_floors.png"),
+        *("paired_losses.png", "forest.png", "multiplier_curve.png", "pinned_floors.png", "power.png"),
         "training_curves.png",
     ]
     for path in paths:

@@ -14,7 +14,7 @@ from analysis.fieller import fieller_sets
 from analysis.figures.planning import power_curves
 from analysis.measured_noise import measure
 from analysis.paired import paired
-from analysis.plan import plan
+from analysis.plan import next_plan, plan
 from analysis.power import Design, DesignError, Noise, cheapest, detectable, detection, grid
 from analysis.powerlaw import t_quantile
 from analysis.runs import load
@@ -147,6 +147,16 @@ def test_the_power_curve_is_legible_and_shows_what_is_asked(asked):
     for line, seeds in zip(lines, (1, 2, 4), strict=True):
         assert list(line.get_ydata()) == [m for d, m in made.detects.items() if d.seeds == seeds]
     assert bool([line for line in axes.get_lines() if line.get_linestyle() == ":"]) == (asked is not None)
+
+
+def test_a_table_plans_its_successor_or_says_nothing(planted, table):
+    runs = load(table(planted({"block": 1.2}, noise=0.002), "noisy"))
+    made = next_plan(runs, "model")
+    noise = measure(runs, "model").noise
+    assert made.noise == noise
+    assert made.detects[Design(5, 2)] == detectable(Design(5, 2), noise)
+    equal = [{**row, "val_loss": row["flops_model"] ** -0.05} for row in planted({"block": 1.2})]
+    assert next_plan(load(table(equal, "equal")), "model") is None
 
 
 def test_designs_and_noise_that_cannot_be_are_refused():

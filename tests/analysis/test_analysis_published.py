@@ -30,7 +30,8 @@ def test_plots_draw_the_papers_own_figure(tmp_path, analysis):
     status, _, _ = analysis("plots", PUBLISHED, "--out", tmp_path)
     assert status == 0
     names = {path.name for path in tmp_path.iterdir()}
-    figures = ("loss_compute_6nd", "loss_compute_paper", "paired_losses", "forest", "multiplier_curve", "pinned_floors")
+    figures = ["loss_compute_6nd", "loss_compute_paper", "paired_losses", "forest", "multiplier_curve"]
+    figures += ["pinned_floors", "power"]
     assert names == {f"{n}.{k}" for n in figures for k in ("png", "svg")}
 
 

@@ -158,7 +158,7 @@ def test_the_html_page_is_one_file_with_its_figures_inside(reported):
     out, text, whole = reported
     seen = Tags(whole)
     figures = re.findall(r"!\[.*?\]\((.*?)\)", text)
-    assert len(figures) == 9
+    assert len(figures) == 10
     assert all((out / figure).is_file() for figure in figures)
     assert len(seen.addresses) == len(figures)
     assert all(address.startswith("data:image/png;base64,") for address in seen.addresses)
@@ -221,6 +221,7 @@ def test_numbers_are_rounded_to_what_the_interval_supports():
     assert times(None) == "none"
     assert interval_text((1.18884, 1.29120)) == "1.189 to 1.291"
     assert interval_text(None) == "none"
+    assert interval_text((2.2e-5, 4.006e42)) == "2.2e-05 to 4e+42"
     assert interval_text((0.4, 26.0)) == "0.4 to 26.0"
     assert [count_text(x) for x in (950, 999.6e3, 1.234e6, 45.4e9, 2e12)] == ["950", "1M", "1.23M", "45.4B", "2T"]
     assert count_text(float("nan")) == ""

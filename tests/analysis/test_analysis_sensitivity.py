@@ -11,11 +11,13 @@ from scipy.stats import f_oneway
 from scipy.stats import t as student
 
 from analysis.claim import ClaimError, judge
+from analysis.fieller import Fieller
 from analysis.multiplier import estimate, estimates
 from analysis.pairing import SizePair
 from analysis.runs import load
 from analysis.seeds import seed_noise
 from analysis.sensitivity import HIGHEST_FLOOR, floors, law_free, leave_one_out, pinned
+from analysis.study_wording import fieller_text
 
 
 def sizes_with_floor(floor, m=1.25, alpha=0.3, n=5):
@@ -143,6 +145,12 @@ def test_the_papers_claim_against_its_own_table(golden):
     assert judge(found["full"], 1.25).verdict == "cannot tell"
     assert judge(found["block"], 1.25, 0.01).verdict == "cannot tell"
     assert judge(found["block"], 1.6).verdict == "not consistent"
+
+
+def test_an_unbounded_set_is_written_with_what_it_leaves_out():
+    assert fieller_text(Fieller(True, (1.178, 1.308))) == "1.178 to 1.308"
+    assert fieller_text(Fieller(False, None)) == "unbounded: any M"
+    assert fieller_text(Fieller(False, (0.512345, 1.04))) == "unbounded: below 0.512 or above 1.04"
 
 
 def test_without_an_interval_one_cannot_tell():
