@@ -71,6 +71,17 @@ def test_fieller_holds_what_a_t_test_does_not_reject(i, ln_m):
     assert bool(sets.holds(ln_m)) == (low <= ln_m <= high)
 
 
+@pytest.mark.parametrize("i", [0, 20])
+def test_fiellers_ends_are_where_the_t_test_just_rejects_with_unequal_compute_too(i):
+    base, arm, cb, ca = some_tables()
+    p = paired(base[i], arm[i], cb, ca + 0.3)
+    for end in fieller_sets(p).ends:
+        statistic = (p.difference.mean() - p.alpha * (end - p.ratio.mean())) / math.sqrt(
+            p.spread * p.alpha**2 + (end - p.ratio.mean()) ** 2 * p.alpha_se**2
+        )
+        assert abs(statistic) == pytest.approx(student.ppf(0.975, 3))
+
+
 def test_fieller_is_unbounded_and_says_so_where_the_exponent_is_weak():
     noise = np.array([0.3, -0.3, 0.2, -0.25])
     x = np.arange(4.0)
@@ -115,6 +126,22 @@ def test_profile_is_the_likelihood_maximised_over_the_exponent(i):
     assert profile_cut(n) == pytest.approx(cut)
     ends = [brentq(lambda q: profiled(q) - best.fun - cut, *bracket) for bracket in ((-2, best.x), (best.x, 3))]
     assert profile_interval(p) == pytest.approx([math.exp(end) for end in ends], rel=1e-4)
+
+
+@pytest.mark.parametrize("ln_m", [-1.0, -0.3, 0.8, 2.0, 5.0])
+@pytest.mark.parametrize("noise", [(1e-4, 3e-3), (3e-3, 1e-4)])
+def test_the_best_exponent_is_found_among_two_valleys(ln_m, noise):
+    """Far from the estimate the line and the pairs want different exponents; on a fine grid, the best is the best."""
+    generator = np.random.default_rng(1)
+    x = np.linspace(0, 2, 6)
+    y, d = 1 - 0.06 * x + generator.normal(0, noise[0], 6), 0.012 + generator.normal(0, noise[1], 6)
+    p = paired(y + d / 2, y - d / 2, x, x)
+    alphas = np.linspace(-0.06, 0.08, 400_001)
+    line = float(p.residual_sum) + float(p.compute_sum) * (alphas - float(p.alpha)) ** 2
+    gains = ((p.difference - alphas[:, None] * ln_m) ** 2).sum(1)
+    least = 6 * math.log(float(p.residual_sum)) + 6 * math.log(((p.difference - p.difference.mean()) ** 2).sum())
+    on_grid = (6 * np.log(line * gains)).min() - least
+    assert on_grid - 0.05 < float(profile_excess(p, ln_m)) <= on_grid + 1e-6
 
 
 def test_profile_with_a_known_exponent_is_the_t_interval():
