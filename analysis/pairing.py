@@ -63,7 +63,8 @@ class Hygiene:
             if found := self.of(kind):
                 statuses = Counter(f.reason.partition(":")[0] for f in found) if kind == "unfinished" else {}
                 by_status = ", ".join(f"{n} {status}" for status, n in statuses.items())
-                texts.append(f"{len(found)} {kind}" + (f" ({by_status})" if by_status else ""))
+                number = "" if kind == "rounded losses" else f"{len(found)} "
+                texts.append(f"{number}{kind}" + (f" ({by_status})" if by_status else ""))
         return ", ".join(texts)
 
     def of(self, kind: str) -> list[Finding]:
