@@ -6,7 +6,11 @@ import math
 
 from analysis.multiplier import Multiplier
 from analysis.runs import Runs
+from analysis.seeds import seed_noise
 from analysis.wording import arm_name, range_text, times
+
+SIGNIFICANT = 0.05
+"""p below which one multiplier counts as not fitting every size."""
 
 FEW_TOKENS = 20
 """Tokens a parameter below which a run counts as short (compute-optimal training has about this many)."""
@@ -31,7 +35,8 @@ def caveats(runs: Runs, by_ledger: dict[str, list[Multiplier]], headline: str) -
     sentences = [
         _tokens(runs),
         *(f"{arm_name(m.arm)} has no interval: {m.reason}." for m in answered if m.interval is None),
-        _seeds(answered),
+        *_seeds(runs, answered),
+        _rounding(answered),
         _sizes(answered),
         _extrapolation(answered),
         _span(answered),
@@ -55,10 +60,26 @@ def _tokens(runs: Runs) -> str:
     )
 
 
-def _seeds(answered: list[Multiplier]) -> str:
-    if any(len(pair.seeds) > 1 for m in answered for pair in m.pairs):
+def _seeds(runs: Runs, answered: list[Multiplier]) -> list[str]:
+    if not any(len(pair.seeds) > 1 for m in answered for pair in m.pairs):
+        return ["There is one seed a size: the noise of a run is seen only through the scatter between sizes."]
+    found = [(m, seed_noise(runs.pairs, m)) for m in answered]
+    return [
+        f"One multiplier does not fit every size of {arm_name(m.arm)} (p {noise.p_value:.2g} by the scatter of seeds): "
+        "the answer is a mean over these sizes, and other sizes may give another."
+        for m, noise in found
+        if noise and noise.p_value is not None and noise.p_value < SIGNIFICANT
+    ]
+
+
+def _rounding(answered: list[Multiplier]) -> str:
+    worst = max((m.rounding_sd or 0.0 for m in answered), default=0.0)
+    if worst == 0:
         return ""
-    return "There is one seed a size: the noise of a run is seen only through the scatter between sizes."
+    return (
+        f"Losses were rounded to steps of {answered[0].loss_step:g}, which alone scatters a size's multiplier by "
+        f"{worst:.1%} (one standard deviation); the interval holds that."
+    )
 
 
 def _sizes(answered: list[Multiplier]) -> str:

@@ -33,11 +33,12 @@ def collect(runs: Path, out: Path) -> None:
     _print_paths(files)
 
 
-def fit(table: Path, out: Path | None = None) -> None:
+def fit(table: Path, columns: dict[str, str] | None = None, out: Path | None = None) -> None:
     """Fit L = A C^-alpha to every arm in every ledger; write fit.json.
 
     Args:
         table: results folder, or a table of runs (CSV)
+        columns: our names of columns with the table's, for example '{val_loss: loss, params: N, tokens: D}'
         out: folder for fit.json; the results folder itself if one is given
     """
     from analysis.laws import arm_laws
@@ -45,7 +46,7 @@ def fit(table: Path, out: Path | None = None) -> None:
     from analysis.store import fit_record, json_text, write
     from analysis.tables import print_hygiene, print_laws
 
-    runs = load(table)
+    runs = load(table, columns)
     console = _console()
     print_hygiene(console, runs)
     for ledger in runs.ledgers:
@@ -54,52 +55,76 @@ def fit(table: Path, out: Path | None = None) -> None:
         _print_paths([write(folder / "fit.json", json_text(fit_record(runs)))])
 
 
-def multiplier(table: Path, ledger: str | None = None, out: Path | None = None) -> None:
+def multiplier(
+    table: Path,
+    ledger: str | None = None,
+    claim: float | None = None,
+    margin: float = 0.05,
+    columns: dict[str, str] | None = None,
+    out: Path | None = None,
+) -> None:
     """Estimate every arm's compute multiplier with its interval; write multiplier.json.
 
     Args:
         table: results folder, or a table of runs (CSV)
         ledger: ledger of the headline: model, 6nd, paper or seconds; the first of these that the table has
+        claim: a published multiplier to hold the arms against, for example 1.25
+        margin: how far from the claim, as a share of compute, M may be for the difference not to matter
+        columns: our names of columns with the table's, for example '{val_loss: loss, params: N, tokens: D}'
         out: folder for multiplier.json; the results folder itself if one is given
     """
+    from analysis.claim import check_claim
     from analysis.ledgers import leading
-    from analysis.multiplier import estimates
     from analysis.runs import load
     from analysis.store import json_text, multiplier_record, write
+    from analysis.study import studies
+    from analysis.study_tables import print_answers, print_studies
     from analysis.tables import print_hygiene, print_multipliers
 
-    runs = load(table)
+    if claim is not None:
+        check_claim(claim, margin)
+    runs = load(table, columns)
     headline = leading(runs.ledgers, ledger)
     console = _console()
     print_hygiene(console, runs)
-    print_multipliers(console, {x: estimates(runs, x) for x in runs.ledgers}, headline)
+    by_ledger = {x: studies(runs, x, claim, margin) for x in runs.ledgers}
+    print_multipliers(console, by_ledger, headline)
+    print_studies(console, by_ledger[headline])
+    print_answers(console, by_ledger[headline])
     if folder := _folder(table, out):
-        _print_paths([write(folder / "multiplier.json", json_text(multiplier_record(runs, headline)))])
+        record = multiplier_record(runs, headline, claim, margin)
+        _print_paths([write(folder / "multiplier.json", json_text(record))])
 
 
-def plots(table: Path, out: Path | None = None) -> None:
+def plots(table: Path, columns: dict[str, str] | None = None, out: Path | None = None) -> None:
     """Draw every figure as PNG and SVG into FOLDER/figures.
 
     Args:
         table: results folder, or a table of runs (CSV)
+        columns: our names of columns with the table's, for example '{val_loss: loss, params: N, tokens: D}'
         out: folder to draw into; figures/ in the results folder if one is given
     """
     from analysis.curves import load_curves
     from analysis.figures import draw_all
     from analysis.runs import load
 
-    runs = load(table)
+    runs = load(table, columns)
     folder = out or (table / "figures" if table.is_dir() else None)
     if folder is None:
         raise OutputError(f"{table} is not a results folder: say where the figures go with --out FOLDER")
     _print_paths(draw_all(runs, load_curves(runs.path.parent), folder))
 
 
-def report(folder: Path) -> None:
+def report(
+    folder: Path, claim: float | None = None, margin: float = 0.05, columns: dict[str, str] | None = None
+) -> None:
     """Write one self-contained page, report.md and report.html, with the figures.
 
     Args:
         folder: results folder, for example results/demo
+        claim: a published multiplier to hold the arms against, for example 1.25
+        margin: how far from the claim, as a share of compute, M may be for the difference not to matter
+        columns: our names of columns with the table's, for example '{val_loss: loss, params: N, tokens: D}'
     """
     from analysis.curves import load_curves
     from analysis.ledgers import leading
@@ -108,24 +133,26 @@ def report(folder: Path) -> None:
 
     if not folder.is_dir():
         raise OutputError(f"{folder} is not a folder: a report is written into the results folder that holds runs.csv")
-    runs = load(folder)
-    _print_paths(write_report(runs, load_curves(folder), leading(runs.ledgers), folder))
+    runs = load(folder, columns)
+    curves = load_curves(folder)
+    _print_paths(write_report(runs, curves, leading(runs.ledgers), folder, claim, margin))
 
 
-def compare(first: Path, second: Path, ledger: str | None = None) -> None:
+def compare(first: Path, second: Path, ledger: str | None = None, columns: dict[str, str] | None = None) -> None:
     """Set the multipliers of two results folders or tables side by side, with their ratio.
 
     Args:
         first: results folder or table of runs
         second: results folder or table of runs
         ledger: ledger to compare in: model, 6nd, paper or seconds; the first of these that both have
+        columns: our names of the first table's columns with its own
     """
     from analysis.compare import common_ledger
     from analysis.compare import compare as side_by_side
     from analysis.runs import load
     from analysis.tables import print_comparison, print_hygiene
 
-    one, two = load(first), load(second)
+    one, two = load(first, columns), load(second)
     chosen = common_ledger(one, two, ledger)
     console = _console()
     for runs in (one, two):
@@ -133,7 +160,79 @@ def compare(first: Path, second: Path, ledger: str | None = None) -> None:
     print_comparison(console, chosen, (str(first), str(second)), side_by_side(one, two, chosen))
 
 
-VERBS: tuple[Callable[..., None], ...] = (collect, fit, multiplier, plots, report, compare)
+def power(
+    sizes: int | list[int] | None = None,
+    seeds: int | list[int] | None = None,
+    sd: float | None = None,
+    size_sd: float | None = None,
+    alpha: float | None = None,
+    span: float | None = None,
+    multiplier: float | None = None,
+    table: Path | None = None,
+    ledger: str | None = None,
+    columns: dict[str, str] | None = None,
+    out: Path | None = None,
+) -> None:
+    """Plan: the multiplier that sizes and seeds can detect, and the cheapest design for one; write power.json.
+
+    Args:
+        sizes: numbers of sizes, one or a list such as [3,5,8]; by default 3 to 8
+        seeds: numbers of seeds a size, one or a list such as [1,2,4]; by default 1, 2 and 4
+        sd: standard deviation of one run's ln L (about its share of the loss); needed unless a table is given
+        size_sd: standard deviation of a size's ln L about the power law; 0.0028, or the table's
+        alpha: exponent of loss in compute; 0.057, or the table's
+        span: largest compute over the smallest; 8, or the table's
+        multiplier: look for the cheapest design that detects this multiplier, for example 1.1
+        table: results folder or table of an earlier experiment to take the noise from
+        ledger: ledger of that table; the first of model, 6nd, paper and seconds that it has
+        columns: our names of that table's columns with its own
+        out: folder for power.json, power.png and power.svg
+    """
+    from analysis.figures import render
+    from analysis.figures.planning import power_curves
+    from analysis.plan import plan, plan_record, print_plan
+    from analysis.store import json_text, write
+
+    made = plan(sizes, seeds, sd, size_sd, alpha, span, multiplier, table, ledger, columns)
+    print_plan(_console(), made)
+    if out:
+        figure = power_curves(made)
+        _print_paths(
+            [
+                write(out / "power.json", json_text(plan_record(made))),
+                *(write(out / f"power.{kind}", render(figure, kind)) for kind in ("png", "svg")),
+            ]
+        )
+
+
+def calibrate(tables: int = 20_000, seed: int = 0, out: Path | None = None) -> None:
+    """Count how often the intervals hold the truth in simulated tables; write coverage.json. Minutes.
+
+    Args:
+        tables: simulated tables a setting
+        seed: seed of the random numbers
+        out: folder for coverage.json, coverage.png and coverage.svg, for example results/calibration
+    """
+    from analysis.calibrate import calibrate as run
+    from analysis.calibrate import settings
+    from analysis.calibration_tables import coverage_record, coverage_text, print_coverage
+    from analysis.figures import render
+    from analysis.figures.calibration import coverage
+    from analysis.store import write
+
+    found = run(settings(), tables, seed)
+    print_coverage(_console(), found)
+    if out:
+        figure = coverage(found)
+        _print_paths(
+            [
+                write(out / "coverage.json", coverage_text(coverage_record(found, seed))),
+                *(write(out / f"coverage.{kind}", render(figure, kind)) for kind in ("png", "svg")),
+            ]
+        )
+
+
+VERBS: tuple[Callable[..., None], ...] = (collect, fit, multiplier, plots, report, compare, power, calibrate)
 
 
 class _Parser(ArgumentParser):

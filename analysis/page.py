@@ -36,6 +36,11 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def figure_link(path: Path, alternative: str) -> str:
+    """A figure in Markdown, referred to by path."""
+    return f"![{alternative}]({path.as_posix()})"
+
+
 def to_html(markdown: str, title: str, folder: Path) -> str:
     """The page with its images inside.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from dataclasses import dataclass
 from itertools import product
 
@@ -25,6 +26,7 @@ KINDS = {
     "unequal tuning": "pair used, but its arms were tuned differently",
     "unequal machines": "pair used, but the seconds ledger compares machines too",
     "records": "what the run's own files say",
+    "rounded losses": "used, with the error of rounding in the interval",
 }
 _LOSSES = ("unfinished", "unpaired", "pair dropped", "pair refused")
 
@@ -52,6 +54,18 @@ class Hygiene:
     def losses(self) -> list[Finding]:
         """The findings that took something out of the estimate."""
         return [finding for finding in self.findings if finding.kind in _LOSSES]
+
+    @property
+    def counts(self) -> str:
+        """How often each kind was found, unfinished runs by their status: "2 unfinished (1 diverged, 1 running)"."""
+        texts = []
+        for kind in KINDS:
+            if found := self.of(kind):
+                statuses = Counter(f.reason.partition(":")[0] for f in found) if kind == "unfinished" else {}
+                by_status = ", ".join(f"{n} {status}" for status, n in statuses.items())
+                number = "" if kind == "rounded losses" else f"{len(found)} "
+                texts.append(f"{number}{kind}" + (f" ({by_status})" if by_status else ""))
+        return ", ".join(texts)
 
     def of(self, kind: str) -> list[Finding]:
         """The findings of one kind."""

@@ -8,13 +8,17 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.caveats import FEW_TOKENS, caveats, tokens_per_parameter
+from analysis.claim import MARGIN, check_claim
 from analysis.figures import draw_all
 from analysis.ledgers import COLUMN, axis_unit
 from analysis.multiplier import Multiplier, estimates
-from analysis.page import escape, table, to_html
+from analysis.page import escape, figure_link, table, to_html
 from analysis.pairing import BASELINE, KINDS
+from analysis.report_checks import check_sections
 from analysis.runs import Runs
 from analysis.store import package_version, write
+from analysis.study import studies
+from analysis.study_wording import answers
 from analysis.wording import (
     LEDGER_TEXT,
     arm_name,
@@ -24,37 +28,54 @@ from analysis.wording import (
     loss_text,
     range_text,
     seconds_text,
-    sentence,
     times,
 )
 
 
-def write_report(runs: Runs, curves: pd.DataFrame | None, headline: str, folder: Path) -> list[Path]:
+def write_report(
+    runs: Runs,
+    curves: pd.DataFrame | None,
+    headline: str,
+    folder: Path,
+    claim: float | None = None,
+    margin: float = MARGIN,
+) -> list[Path]:
     """Draw the figures and write report.md and report.html into a folder; returns the two pages.
 
     Raises:
         OutputError: a file cannot be written.
+        ClaimError: the claim or its margin cannot be.
     """
-    figures = [path for path in draw_all(runs, curves, folder / "figures") if path.suffix == ".png"]
+    if claim is not None:
+        check_claim(claim, margin)
+    figures = [path for path in draw_all(runs, curves, folder / "figures", claim) if path.suffix == ".png"]
     title = f"Compute multiplier: {folder.resolve().name}"
-    markdown = page(runs, headline, [path.relative_to(folder) for path in figures], title)
+    markdown = page(runs, headline, [path.relative_to(folder) for path in figures], title, claim, margin)
     return [
         write(folder / "report.md", markdown),
         write(folder / "report.html", to_html(markdown, title, folder)),
     ]
 
 
-def page(runs: Runs, headline: str, figures: Sequence[Path], title: str) -> str:
+def page(
+    runs: Runs,
+    headline: str,
+    figures: Sequence[Path],
+    title: str,
+    claim: float | None = None,
+    margin: float = MARGIN,
+) -> str:
     """The page as Markdown; the figures are referred to by path."""
     by_ledger = {ledger: estimates(runs, ledger) for ledger in runs.ledgers}
     first = by_ledger[headline]
+    checked = studies(runs, headline, claim, margin)
     by_name = {path.stem: path for path in figures}
     sections = [
         f"# {escape(title)}",
-        "\n\n".join(f"**{escape(sentence(m))}**" for m in first),
+        "\n\n".join(f"**{escape(line)}**" for line in answers(checked)),
         "M is how many times more compute the baseline needs to reach the arm's loss. 1 means no difference; "
         "the interval is where M lies with 95 % confidence if the runs are what they seem.",
-        _figure(by_name[f"loss_compute_{headline}"], "loss against compute; the arrow is the multiplier"),
+        figure_link(by_name[f"loss_compute_{headline}"], "loss against compute; the arrow is the multiplier"),
         "Loss against compute on logarithmic axes. Each curve is an arm's own power law, solid over its runs and "
         "dashed beyond them; an arrow leads from the arm's curve to the baseline's at equal loss.",
         "## The answer in every ledger",
@@ -64,29 +85,26 @@ def page(runs: Runs, headline: str, figures: Sequence[Path], title: str) -> str:
         _setting(runs),
         _run_table(runs, headline),
         "## What each size says",
-        _figure(by_name["paired_losses"], "difference in loss per size"),
+        figure_link(by_name["paired_losses"], "difference in loss per size"),
         _size_table(first),
         _method(first),
+        *check_sections(checked, by_name),
         "## What would change the answer",
         "\n".join(f"- {escape(sentence)}" for sentence in caveats(runs, by_ledger, headline)),
         "## What was left out",
         _hygiene(runs),
     ]
     if "training_curves" in by_name:
-        sections += ["## Training", _figure(by_name["training_curves"], "loss against tokens, one panel a size")]
+        sections += ["## Training", figure_link(by_name["training_curves"], "loss against tokens, one panel a size")]
     rest = [ledger for ledger in runs.ledgers if ledger != headline]
     if rest:
         sections.append("## Loss against compute in the other ledgers")
-        sections += [_figure(by_name[f"loss_compute_{x}"], f"loss against compute, ledger {x}") for x in rest]
+        sections += [figure_link(by_name[f"loss_compute_{x}"], f"loss against compute, ledger {x}") for x in rest]
     sections.append(
         f"Made from `{runs.path.name}` (sha256 `{runs.sha256}`) by attnres-scaling {escape(package_version())}. "
         "The verbs `multiplier` and `fit` write the same in full precision, to `multiplier.json` and `fit.json`."
     )
     return "\n\n".join(sections) + "\n"
-
-
-def _figure(path: Path, alternative: str) -> str:
-    return f"![{alternative}]({path.as_posix()})"
 
 
 def _answers(by_ledger: dict[str, list[Multiplier]]) -> str:
@@ -203,6 +221,7 @@ def _hygiene(runs: Runs) -> str:
     counts = f"{h.rows_read} rows were read, {h.rows_finished} of them finished runs; {h.pairs_used} pairs were used."
     if not h.findings:
         return f"{counts} Nothing was left out."
+    counts = f"{counts} Found: {escape(h.counts)}."
     rows = [(finding.kind, finding.subject, finding.reason) for finding in h.findings]
     legend = [f"- {kind}: {meaning}" for kind, meaning in KINDS.items() if h.of(kind)]
     return "\n\n".join((counts, table(("what", "which", "why"), rows), "\n".join(legend)))

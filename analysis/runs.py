@@ -6,7 +6,8 @@ import csv
 import hashlib
 import io
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pandas as pd
 
 from analysis.errors import TableError
 from analysis.ledgers import COLUMN, SOURCES
+from analysis.loss_rounding import rounding_step, rounding_text
 from analysis.pairing import BASELINE, Finding, Hygiene, pair
 from analysis.powerlaw import MIN_POINTS
 from scaling.compute import PFLOPS_DAY
@@ -47,6 +49,10 @@ class Runs:
     table: pd.DataFrame
     pairs: pd.DataFrame
     hygiene: Hygiene
+    loss_step: float = 0.0
+    """Step to which the finished runs' losses were rounded (nats per token), 0 if they were not."""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """Our names of the columns that the file calls otherwise, with the file's names."""
 
     @property
     def arms(self) -> list[str]:
@@ -59,7 +65,7 @@ class Runs:
         return [x for x in COLUMN if (self.pairs[f"{x}_baseline"].notna() & self.pairs[f"{x}_arm"].notna()).any()]
 
 
-def load(table: str | Path) -> Runs:
+def load(table: str | Path, columns: Mapping[str, str] | None = None) -> Runs:
     """Read and check a table of runs.
 
     Needed are the columns size, variant, val_loss and some compute; seed (0) and status (finished) may be left out.
@@ -67,6 +73,7 @@ def load(table: str | Path) -> Runs:
 
     Args:
         table: a CSV file, or a folder that holds runs.csv (or exactly one other table).
+        columns: our name of a column -> the name that the file gives it.
 
     Raises:
         TableError: the table cannot be read or cannot be used; one line that names the column or the rows.
@@ -79,13 +86,16 @@ def load(table: str | Path) -> Runs:
         raise TableError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise TableError(f"{path} is not UTF-8 text: save the table as CSV in UTF-8") from None
-    rows = _rows(path, text)
+    rows = _rows(path, text, columns or {})
     frame, copies = _without_copies(path, pd.DataFrame([_checked(path, row) for row in rows]))
     _check_arms(path, frame)
     pairs, findings = pair(frame)
-    hygiene = Hygiene(len(rows), int((frame["status"] == "finished").sum()), len(pairs), (*copies, *findings))
+    finished = frame[frame["status"] == "finished"]
+    step = rounding_step(finished["val_loss"])
+    rounded = [Finding("rounded losses", "every finished run", rounding_text(step))] if step else []
+    hygiene = Hygiene(len(rows), len(finished), len(pairs), (*copies, *findings, *rounded))
     _check_pairs(path, pairs, hygiene)
-    runs = Runs(path, hashlib.sha256(data).hexdigest(), frame, pairs, hygiene)
+    runs = Runs(path, hashlib.sha256(data).hexdigest(), frame, pairs, hygiene, step, dict(columns or {}))
     if not runs.ledgers:
         raise TableError(f"{path} has no pair with both runs' compute in one ledger: fill in one of {SOURCES}")
     return runs
@@ -104,12 +114,12 @@ def _find(table: Path) -> Path:
     return table
 
 
-def _rows(path: Path, text: str) -> list[dict[str, Any]]:
-    """The rows as text by column, each with its line; checks the columns."""
+def _rows(path: Path, text: str, columns: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The rows as text by column, each with its line; renames and checks the columns."""
     reader = csv.reader(io.StringIO(text, newline=""))
     rows: list[dict[str, Any]] = []
     try:
-        header = [name.strip() for name in next(reader, [])]
+        header = renamed(path, [name.strip() for name in next(reader, [])], columns)
         for values in reader:
             if not any(value.strip() for value in values):
                 continue
@@ -127,12 +137,32 @@ def _rows(path: Path, text: str) -> list[dict[str, Any]]:
     return rows
 
 
+def renamed(path: Path, header: list[str], columns: Mapping[str, str]) -> list[str]:
+    """The header in our names. A column that already has one of the names asked for loses it.
+
+    Raises:
+        TableError: a name that is none of ours, or a column that the file does not have.
+    """
+    known = (*_NEEDED, *NUMBERS, *(name for name in TEXTS if name not in _NEEDED), "seed")
+    for ours, theirs in columns.items():
+        if ours not in known:
+            raise TableError(f"there is no column {ours!r} to be read from another: it can be {', '.join(known)}")
+        if theirs not in header:
+            raise TableError(
+                f"{path} has no column {theirs!r} to read {ours} from; the columns are {', '.join(header) or 'none'}"
+            )
+    ours_by_theirs = {theirs: ours for ours, theirs in columns.items()}
+    if len(ours_by_theirs) < len(columns):
+        raise TableError(f"one column of {path} was given two names: {', '.join(columns.values())}")
+    return [ours_by_theirs.get(name, f"{name} (not used)" if name in columns else name) for name in header]
+
+
 def _check_columns(path: Path, header: list[str]) -> None:
     for name, meaning in _NEEDED.items():
         if name not in header:
             raise TableError(
-                f"{path} has no column {name}: add it ({meaning}), or rename the column that holds it; "
-                f"the columns are {', '.join(header) or 'none'}"
+                f"{path} has no column {name}: add it ({meaning}), or say which column holds it with "
+                f"--columns.{name} NAME; the columns are {', '.join(header) or 'none'}"
             )
     for name in (*NUMBERS, *TEXTS, "seed"):
         if header.count(name) > 1:

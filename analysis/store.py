@@ -11,13 +11,16 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from analysis.arm_record import arm_record
+from analysis.claim import MARGIN
 from analysis.errors import OutputError
 from analysis.laws import arm_laws
 from analysis.ledgers import law_unit
-from analysis.multiplier import Multiplier, estimates
 from analysis.pairing import MATCHED
 from analysis.powerlaw import CONFIDENCE, MIN_POINTS, PowerLaw
 from analysis.runs import Runs
+from analysis.student import POWER
+from analysis.study import studies
 
 FORMAT = 1
 
@@ -63,8 +66,12 @@ def fit_record(runs: Runs) -> dict[str, Any]:
     }
 
 
-def multiplier_record(runs: Runs, headline: str) -> dict[str, Any]:
-    """The content of multiplier.json: every arm in every ledger, with what each size says."""
+def multiplier_record(runs: Runs, headline: str, claim: float | None = None, margin: float = MARGIN) -> dict[str, Any]:
+    """The content of multiplier.json: every arm in every ledger, with what each size says and every check of it.
+
+    Raises:
+        ClaimError: the claim or its margin cannot be.
+    """
     return {
         **_header(runs),
         "headline_ledger": headline,
@@ -78,8 +85,23 @@ def multiplier_record(runs: Runs, headline: str) -> dict[str, Any]:
             "seeds": "paired by seed, then averaged in ln L and ln C",
             "paired_if_equal": list(MATCHED),
             "sizes_needed": MIN_POINTS,
+            "profile": "minus twice the log likelihood of the paired model within n ln(1 + t^2 / (n - 1)) of its least",
+            "fieller": "t on n - 2 degrees of freedom; where it is unbounded, ends are of the gap it leaves out",
+            "simultaneous": "Dunnett, correlation 1/2, variance of a run pooled over the arms",
+            "separate_slopes": "M(C) by an exponent for each arm; t on n - 2, or on 2 n - 4 where unpaired",
+            "power": POWER,
+            "floors": "pinned E, the paired estimate of ln(L - E)",
+            "law_free": "linear interpolation of the baseline's ln L over ln C; null: not reached",
+            "loss_step": runs.loss_step,
+            "claim": claim,
+            "margin": None if claim is None else margin,
+            "verdict": "consistent: 90 % interval within the margin; else not consistent: claim outside the 95 % "
+            "interval; else cannot tell",
         },
-        "ledgers": {ledger: {m.arm: _multiplier(m) for m in estimates(runs, ledger)} for ledger in runs.ledgers},
+        "ledgers": {
+            ledger: {s.multiplier.arm: arm_record(s) for s in studies(runs, ledger, claim, margin)}
+            for ledger in runs.ledgers
+        },
         "hygiene": _hygiene(runs),
     }
 
@@ -96,7 +118,11 @@ def _header(runs: Runs) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "version": package_version(),
-        "input": {"file": runs.path.name, "sha256": runs.sha256},
+        "input": {
+            "file": runs.path.name,
+            "sha256": runs.sha256,
+            **({"columns": dict(runs.columns)} if runs.columns else {}),
+        },
     }
 
 
@@ -115,35 +141,6 @@ def _law(law: PowerLaw | str, ledger: str) -> dict[str, Any]:
         "points": law.points,
         "residual_sd_ln_loss": law.residual_sd,
         "compute_range": [math.exp(x) / unit.scale for x in law.ln_compute_range],
-    }
-
-
-def _multiplier(m: Multiplier) -> dict[str, Any]:
-    return {
-        "multiplier": m.multiplier,
-        "interval": m.interval and list(m.interval),
-        "reason": m.reason or None,
-        "ln_multiplier": m.ln_multiplier,
-        "variance_spread": m.spread_variance,
-        "variance_exponent": m.exponent_variance,
-        "df": m.df,
-        "alpha": m.law and m.law.exponent,
-        "alpha_se": m.law and m.law.exponent_se,
-        "alpha_interval": m.law and list(m.law.exponent_interval),
-        "sizes_in_range": m.sizes_in_range,
-        "sizes": [
-            {
-                "size": s.pair.size,
-                "seeds": list(s.pair.seeds),
-                "loss_baseline": s.pair.loss_baseline,
-                "loss_arm": s.pair.loss_arm,
-                "compute_baseline": math.exp(s.pair.ln_compute_baseline),
-                "compute_arm": math.exp(s.pair.ln_compute_arm),
-                "multiplier": s.multiplier,
-                "in_range": s.in_range,
-            }
-            for s in m.sizes
-        ],
     }
 
 

@@ -16,7 +16,8 @@ from analysis.multiplier import Multiplier
 from analysis.pairing import BASELINE
 from analysis.powerlaw import PowerLaw
 from analysis.runs import Runs
-from analysis.wording import arm_name, estimate_text, half_width, interval_text, loss_text, sentence, times
+from analysis.study import Study
+from analysis.wording import arm_name, estimate_text, half_width, interval_text, loss_text, times
 
 
 def print_collected(console: Console, collected: Collected) -> None:
@@ -24,7 +25,7 @@ def print_collected(console: Console, collected: Collected) -> None:
     states = sorted({run["status"] for run in collected.runs}, key=lambda s: (s != "finished", s))
     counts = Counter((run.get("variant") or "unknown", run["status"]) for run in collected.runs)
     rows = [(arm, *(counts[arm, state] for state in states)) for arm in dict.fromkeys(arm for arm, _ in counts)]
-    _print(console, "Runs", ("arm", *states), rows)
+    print_table(console, "Runs", ("arm", *states), rows)
     for problem in collected.problems:
         console.print(Text(f"  {problem}"))
 
@@ -33,12 +34,15 @@ def print_hygiene(console: Console, runs: Runs) -> None:
     """What became of the rows, ahead of any estimate."""
     h = runs.hygiene
     console.print(
-        Text(f"{runs.path}: {h.rows_read} rows, {h.rows_finished} finished runs, {h.pairs_used} pairs used"),
+        Text(
+            f"{runs.path}: {h.rows_read} rows, {h.rows_finished} finished runs, {h.pairs_used} pairs used"
+            + (f"; {h.counts}" if h.counts else "; nothing left out")
+        ),
         soft_wrap=True,
     )
     if h.findings:
         rows = [(finding.kind, finding.subject, finding.reason) for finding in h.findings]
-        _print(console, "Left out, or worth knowing", ("what", "which", "why"), rows)
+        print_table(console, "Left out, or worth knowing", ("what", "which", "why"), rows)
 
 
 def print_laws(console: Console, ledger: str, laws: dict[str, PowerLaw | str]) -> None:
@@ -52,26 +56,29 @@ def print_laws(console: Console, ledger: str, laws: dict[str, PowerLaw | str]) -
         a = law.coefficient(law_unit(ledger).scale)
         rows.append((arm_name(variant), f"{a:.4f}", f"{law.exponent:.5f}", f"{low:.4f} to {high:.4f}", law.points))
     title = f"L = A C^-alpha, ledger {ledger}, C in {law_unit(ledger).label}"
-    _print(console, title, ("arm", "A", "alpha", "95 % interval", "sizes"), rows)
+    print_table(console, title, ("arm", "A", "alpha", "95 % interval", "sizes"), rows)
 
 
-def print_multipliers(console: Console, by_ledger: dict[str, list[Multiplier]], headline: str) -> None:
-    """What each size says in the headline's ledger, every ledger's estimate, and the answer in words."""
+def print_multipliers(console: Console, by_ledger: dict[str, list[Study]], headline: str) -> None:
+    """What each size says in the headline's ledger, and every ledger's estimate."""
     sizes: list[Sequence[object]] = [
         (
-            arm_name(m.arm),
-            s.pair.size,
-            len(s.pair.seeds),
-            loss_text(s.pair.loss_baseline),
-            loss_text(s.pair.loss_arm),
-            times(s.multiplier),
-            "yes" if s.in_range else "no, extrapolated",
+            arm_name(s.multiplier.arm),
+            size.pair.size,
+            len(size.pair.seeds),
+            loss_text(size.pair.loss_baseline),
+            loss_text(size.pair.loss_arm),
+            times(size.multiplier),
+            "yes" if size.in_range else "no, extrapolated",
+            times(free.multiplier) if free.multiplier else "not reached",
         )
-        for m in by_ledger[headline]
-        for s in m.sizes
+        for s in by_ledger[headline]
+        for size, free in zip(s.multiplier.sizes, s.law_free)
     ]
-    header: Sequence[str] = ("arm", "size", "seeds", "loss, baseline", "loss, arm", "M", "baseline reached it")
-    _print(console, f"Each size, ledger {headline}", header, sizes)
+    header: Sequence[str] = (
+        *("arm", "size", "seeds", "loss, baseline", "loss, arm", "M", "baseline reached it", "M, no law"),
+    )
+    print_table(console, f"Each size, ledger {headline}", header, sizes)
     rows = [
         (
             arm_name(m.arm),
@@ -83,13 +90,11 @@ def print_multipliers(console: Console, by_ledger: dict[str, list[Multiplier]], 
             f"{m.law.exponent:.4f}" if m.law else "",
             m.reason,
         )
-        for ledger, multipliers in by_ledger.items()
-        for m in multipliers
+        for ledger, studies in by_ledger.items()
+        for m in (s.multiplier for s in studies)
     ]
     header = ("arm", "ledger", "M", "95 % interval", "sizes in range", "df", "alpha", "remark")
-    _print(console, "Compute multiplier", header, rows)
-    for m in by_ledger[headline]:
-        console.print(Text(sentence(m)), soft_wrap=True)
+    print_table(console, "Compute multiplier", header, rows)
 
 
 def print_comparison(console: Console, ledger: str, names: tuple[str, str], comparisons: list[Comparison]) -> None:
@@ -106,7 +111,7 @@ def print_comparison(console: Console, ledger: str, names: tuple[str, str], comp
         for c in comparisons
     ]
     header = ("arm", *names, "ratio", "95 % interval", "remark")
-    _print(console, f"Compute multipliers against {BASELINE}, ledger {ledger}", header, rows)
+    print_table(console, f"Compute multipliers against {BASELINE}, ledger {ledger}", header, rows)
 
 
 def _cell(m: Multiplier | None) -> str:
@@ -115,7 +120,7 @@ def _cell(m: Multiplier | None) -> str:
     return estimate_text(m) + (f" ({interval_text(m.interval)})" if m.interval else "")
 
 
-def _print(console: Console, title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+def print_table(console: Console, title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A table without the columns that are empty in every row; nothing if there are no rows."""
     cells = [[str(cell) for cell in row] for row in rows]
     if not cells:

@@ -45,9 +45,11 @@ def half_width(interval: tuple[float, float] | None) -> float | None:
 
 
 def interval_text(interval: tuple[float, float] | None) -> str:
-    """An interval rounded like its estimate: "1.19 to 1.29"."""
+    """An interval rounded like its estimate: "1.19 to 1.29"; one that says next to nothing in two digits."""
     if interval is None:
         return "none"
+    if interval[1] > 1e4 * interval[0]:
+        return " to ".join(f"{end:.2g}" for end in interval)
     return " to ".join(times(end, half_width(interval)) for end in interval)
 
 

@@ -9,27 +9,36 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis.figures.compute import loss_compute
+from analysis.figures.curve import multiplier_curve
+from analysis.figures.floors import pinned_floors
+from analysis.figures.forest import forest
 from analysis.figures.pairs import paired_losses
+from analysis.figures.planning import power_curves
 from analysis.figures.style import styled
 from analysis.figures.training import training_curves
 from analysis.ledgers import leading
+from analysis.plan import next_plan
 from analysis.runs import Runs
 from analysis.store import write
 
-__all__ = ["draw_all", "loss_compute", "paired_losses", "training_curves"]
+__all__ = [
+    *("draw_all", "forest", "loss_compute", "multiplier_curve", "paired_losses", "pinned_floors", "render"),
+    "training_curves",
+]
 
 
-def draw_all(runs: Runs, curves: pd.DataFrame | None, folder: Path) -> list[Path]:
+def draw_all(runs: Runs, curves: pd.DataFrame | None, folder: Path, claim: float | None = None) -> list[Path]:
     """Draw every figure that the data allow into a folder.
 
     Args:
         runs: the table.
         curves: points over training (`load_curves`), or None where there are none.
         folder: where `<figure>.png` and `<figure>.svg` go.
+        claim: a claimed multiplier to mark in the forest plot.
 
     Returns:
-        The files written: loss_compute_<ledger> for every ledger, the leading one first; paired_losses;
-        training_curves.
+        The files written: loss_compute_<ledger> for every ledger, the leading one first; in that one paired_losses,
+        forest, and (where an arm has an estimate) multiplier_curve, pinned_floors and power; training_curves.
 
     Raises:
         OutputError: a file cannot be written.
@@ -40,6 +49,14 @@ def draw_all(runs: Runs, curves: pd.DataFrame | None, folder: Path) -> list[Path
         for ledger in sorted(runs.ledgers, key=lambda ledger: ledger != first)
     }
     figures["paired_losses"] = paired_losses(runs, first)
+    secondary = {
+        "forest": forest(runs, first, claim),
+        "multiplier_curve": multiplier_curve(runs, first),
+        "pinned_floors": pinned_floors(runs, first),
+    }
+    if planned := next_plan(runs, first):
+        secondary["power"] = power_curves(planned)
+    figures |= {name: figure for name, figure in secondary.items() if figure is not None}
     if curves is not None and curves["run"].isin(runs.table["run"]).any():
         figures["training_curves"] = training_curves(runs, curves)
     return [

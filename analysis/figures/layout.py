@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -27,9 +28,9 @@ def new_figure(height: float) -> Figure:
     return figure
 
 
-def plain_log_axis(axis: Axis) -> None:
-    """Numbers as people write them on a logarithmic axis, few enough not to touch."""
-    axis.set_major_locator(_RoundNumbers())
+def plain_log_axis(axis: Axis, narrow: bool = False) -> None:
+    """Numbers as people write them on a logarithmic axis, few enough not to touch (fewer on a narrow panel)."""
+    axis.set_major_locator(_RoundNumbers(narrow))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_locator(NullLocator())
 
@@ -37,17 +38,22 @@ def plain_log_axis(axis: Axis) -> None:
 class _RoundNumbers(Locator):
     """Evenly spaced numbers where the axis spans less than a factor of four, else 1, 2, 5 or whole decades."""
 
+    def __init__(self, narrow: bool) -> None:
+        self.narrow = narrow
+
     def __call__(self) -> Sequence[float]:
         return self.tick_values(*self.axis.get_view_interval())  # type: ignore[union-attr]
 
     def tick_values(self, vmin: float, vmax: float) -> Sequence[float]:
         span = vmax / vmin
         if span < 4:
-            return MaxNLocator(6, steps=NICE_STEPS).tick_values(vmin, vmax)
+            return MaxNLocator(3 if self.narrow else 6, steps=NICE_STEPS).tick_values(vmin, vmax)
+        if self.narrow:
+            return LogLocator(subs=(1, 3) if span < 100 else (1,), numticks=4).tick_values(vmin, vmax)
         return LogLocator(subs=(1, 2, 5) if span < 200 else (1,), numticks=6).tick_values(vmin, vmax)
 
 
-def legend_above(figure: Figure, entries: dict[str, Line2D]) -> None:
+def legend_above(figure: Figure, entries: Mapping[str, Artist]) -> None:
     """The names of the arms (or of anything else) above the figure, as many in a row as fit; the figure grows."""
     for columns in range(min(4, len(entries)), 0, -1):
         legend = figure.legend(

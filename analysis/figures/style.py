@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, TypeVar
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 P = ParamSpec("P")
+F = TypeVar("F", bound=Figure | None)
 
 WIDTH = 3.5
 """Width of a figure in inches: half a page."""
@@ -83,11 +84,11 @@ def looks(variants: Iterable[str]) -> dict[str, Look]:
     return {variant: _KNOWN.get(variant) or next(others) for variant in variants}
 
 
-def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
+def styled(draw: Callable[P, F]) -> Callable[P, F]:
     """Draw a figure in the one style, whatever the user's own settings are."""
 
     @wraps(draw)
-    def in_style(*args: P.args, **kwargs: P.kwargs) -> Figure:
+    def in_style(*args: P.args, **kwargs: P.kwargs) -> F:
         with mpl.rc_context():
             mpl.rcdefaults()
             mpl.rcParams.update(STYLE)  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from analysis.errors import OutputError
 from analysis.store import write
 
 ROOT = Path(__file__).parents[2]
+VERBS = ("collect", "fit", "multiplier", "plots", "report", "compare", "power", "calibrate")
 
 
 def test_help_is_quick_and_names_every_verb():
@@ -26,7 +27,7 @@ def test_help_is_quick_and_names_every_verb():
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     assert min(seconds) < 0.5
-    assert all(verb in done.stdout for verb in ("collect", "fit", "multiplier", "plots", "report", "compare"))
+    assert all(verb in done.stdout for verb in VERBS)
 
 
 def imported(code):
@@ -145,6 +146,58 @@ def test_golden_table_is_printed_as_known(golden, analysis):
         )
 
 
+def test_a_claim_is_answered_in_words_and_in_full(golden, analysis, tmp_path):
+    status, out, _ = analysis(
+        "multiplier", golden("attnres_table2.csv"), "--claim", "1.25", "--ledger", "6nd", "--out", tmp_path
+    )
+    assert status == 0
+    assert "Block AttnRes and the claim of 1.25x: consistent; the 90 % interval, 1.199 to 1.280, lies within" in out
+    assert "Full AttnRes and the claim of 1.25x: cannot tell; the 95 % interval holds the claim" in out
+    record = json.loads((tmp_path / "multiplier.json").read_text())
+    assert (record["choices"]["claim"], record["choices"]["margin"], record["choices"]["loss_step"]) == (
+        1.25,
+        0.05,
+        1e-3,
+    )
+    block = record["ledgers"]["6nd"]["block"]
+    assert block["claim"]["verdict"] == "consistent"
+    assert block["fieller"]["ends"] == pytest.approx([1.178, 1.308], abs=5e-4)
+    assert block["separate_slopes"]["unpaired"]["interval"] == pytest.approx([1.138, 1.357], abs=5e-4)
+    assert block["simultaneous"]["arms"] == 3
+    assert [x["law_free"] is None for x in block["sizes"]] == [False] * 4 + [True]
+    far = analysis("multiplier", golden("attnres_table2.csv"), "--claim", "2")[1]
+    assert "not consistent; the claim lies outside the 95 % interval, 1.189 to 1.291." in far
+
+
+def test_the_printed_checks_say_what_the_answer_leans_on(golden, analysis):
+    out = analysis("multiplier", golden("attnres_table2.csv"))[1]
+    for title in (
+        "Intervals by other ways, ledger 6nd",
+        "Other choices, ledger 6nd",
+        "Exponents, ledger 6nd",
+        "M by an exponent for each arm, ledger 6nd",
+        "M with a floor E pinned under the loss, ledger 6nd",
+    ):
+        assert title in out
+    for text in ("1.187 to 1.294", "1.178 to 1.308", "1.14 to 1.36", "not reached: 528M", "+0.0016", "0.0036"):
+        assert text in out
+    assert "claim" not in out
+    assert out.rstrip().splitlines()[-1].startswith("mHC-lite is worth")
+
+
+def test_a_weak_exponent_says_what_the_runs_still_allow(planted, table, analysis):
+    rows = planted({"block": 1.25}, noise=0.1, alpha=0.03)
+    folder = table(rows)
+    out = analysis("multiplier", folder, "--claim", "1.25")[1]
+    assert "without an interval" in out
+    assert "Block AttnRes: what these runs allow, by Fieller's method, is unbounded: any M." in out
+    assert "cannot tell; there is no interval to hold against it." in out
+    record = json.loads((folder / "multiplier.json").read_text())["ledgers"]["model"]["block"]
+    assert record["fieller"]["bounded"] is False
+    assert record["interval"] is None
+    assert record["claim"]["verdict"] == "cannot tell"
+
+
 def test_a_wide_interval_that_holds_one_says_so(planted, table, analysis):
     out = analysis("multiplier", table(planted({"block": 1.01}, noise=0.01, compute=(1e17, 1e18, 1e19, 1e20))))[1]
     assert "that includes 1, no difference" in out
@@ -155,6 +208,13 @@ def test_a_wide_interval_that_holds_one_says_so(planted, table, analysis):
     [
         ("fit",),
         ("multiplier", "x.csv", "--nope"),
+        ("multiplier", "x.csv", "--claim", "0"),
+        ("multiplier", "x.csv", "--claim", "much"),
+        ("multiplier", "x.csv", "--claim", "1.25", "--margin", "-1"),
+        ("report", "nowhere", "--claim", "1.25"),
+        ("power",),
+        ("power", "--table", "nowhere"),
+        ("calibrate", "--tables", "0"),
         ("nothing",),
         (),
         ("fit", "nowhere"),

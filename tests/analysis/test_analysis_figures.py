@@ -1,15 +1,13 @@
 """The figures as they are drawn: nothing overlaps, nothing is cut off, what they must show is there."""
 
-import itertools
 import math
 import re
-from unittest.mock import patch
 
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.text import Text
+from legibility import flaws, texts
 
 from analysis.collect import CURVE_COLUMNS, csv_text
 from analysis.curves import load_curves
@@ -21,36 +19,6 @@ from analysis.ledgers import axis_unit
 from analysis.multiplier import estimates
 from analysis.runs import load
 from scaling.compute import PFLOPS_DAY
-
-
-def texts(figure):
-    """The texts that drawing the figure draws (a tick beyond its axis has a label too, which is not)."""
-    found = {}
-    draw = Text.draw
-
-    def noting(text, *args, **kwargs):
-        if text.get_visible() and text.get_text().strip():
-            found[id(text)] = text
-        return draw(text, *args, **kwargs)
-
-    with patch.object(Text, "draw", noting):
-        figure.draw_without_rendering()
-    return list(found.values())
-
-
-def flaws(figure):
-    """Texts that touch another or leave the figure."""
-    found = []
-    boxes = [(t.get_text(), t.get_window_extent()) for t in texts(figure)]
-    for (one, a), (other, b) in itertools.combinations(boxes, 2):
-        width, height = min(a.x1, b.x1) - max(a.x0, b.x0), min(a.y1, b.y1) - max(a.y0, b.y0)
-        if width > -1 and height > 0.5:
-            found.append(f"{one!r} overlaps {other!r}")
-    for text, box in boxes:
-        if box.x0 < -0.5 or box.y0 < -0.5 or box.x1 > figure.bbox.x1 + 0.5 or box.y1 > figure.bbox.y1 + 0.5:
-            found.append(f"{text!r} is cut off")
-    return found
-
 
 COMPUTE = (1e18, 2e18, 4e18, 8e18, 1.6e19)
 CASES = {
@@ -249,7 +217,7 @@ def test_every_figure_is_written_as_png_and_svg(swept, tmp_path):
     paths = draw_all(*swept, tmp_path / "figures")
     assert [path.name for path in paths[::2]] == [
         *(f"loss_compute_{ledger}.png" for ledger in ("model", "6nd", "paper", "seconds")),
-        "paired_losses.png",
+        *("paired_losses.png", "forest.png", "multiplier_curve.png", "pinned_floors.png", "power.png"),
         "training_curves.png",
     ]
     for path in paths:

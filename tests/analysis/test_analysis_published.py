@@ -4,10 +4,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from analysis.calibrate import calibrate
+from analysis.calibration_tables import coverage_record
 from analysis.collect import CURVE_COLUMNS, RUN_COLUMNS
 from analysis.multiplier import estimates
 from analysis.pairing import KINDS
 from analysis.runs import load
+from analysis.simulate import Setting
 
 PUBLISHED = Path(__file__).parents[2] / "results" / "published"
 
@@ -27,9 +30,9 @@ def test_plots_draw_the_papers_own_figure(tmp_path, analysis):
     status, _, _ = analysis("plots", PUBLISHED, "--out", tmp_path)
     assert status == 0
     names = {path.name for path in tmp_path.iterdir()}
-    assert names == {
-        f"{n}.{k}" for n in ("loss_compute_6nd", "loss_compute_paper", "paired_losses") for k in ("png", "svg")
-    }
+    figures = ["loss_compute_6nd", "loss_compute_paper", "paired_losses", "forest", "multiplier_curve"]
+    figures += ["pinned_floors", "power"]
+    assert names == {f"{n}.{k}" for n in figures for k in ("png", "svg")}
 
 
 @pytest.mark.parametrize(("ledger", "m"), [("6nd", 1.239), ("paper", 1.231)])
@@ -37,15 +40,24 @@ def test_the_papers_multiplier_names_its_ledger(ledger, m):
     assert estimates(load(PUBLISHED), ledger)[0].multiplier == pytest.approx(m, abs=0.0005)
 
 
+def keys(record):
+    """Every key of a record, at any depth."""
+    if isinstance(record, dict):
+        return set(record).union(*map(keys, record.values()))
+    return set().union(*map(keys, record)) if isinstance(record, list) else set()
+
+
 def test_the_dictionary_names_every_column_and_key_that_an_analysis_writes(planted, table, analysis):
     text = (PUBLISHED.parent / "README.md").read_text()
-    folder = table(planted({"block": 1.25}, noise=0.001))
+    folder = table(planted({"block": 1.25, "full": 1.3}, noise=0.001, seeds=2))
     analysis("fit", folder)
-    analysis("multiplier", folder)
+    analysis("multiplier", folder, "--claim", "1.25")
+    analysis("power", "--table", folder, "--multiplier", "1.1", "--sizes", "5", "--seeds", "1", "--out", folder)
     written = {*RUN_COLUMNS, *CURVE_COLUMNS, *KINDS}
     for name in ("fit.json", "multiplier.json"):
         record = json.loads((folder / name).read_text())
-        block = record["ledgers"]["model"]["block"]
-        written |= {*record, *record["hygiene"], *block, *(block.get("sizes") or [{}])[0]}
+        written |= {*record, *record["hygiene"], *keys(record["ledgers"]["model"]["block"])}
+    written |= keys(json.loads((folder / "power.json").read_text()))
+    written |= keys(coverage_record(calibrate([("plain", Setting(3, 0.0, 0.002, 1.1))], 9), 0))
     missing = [name for name in written if f"`{name}`" not in text]
     assert missing == []

@@ -113,6 +113,34 @@ def test_what_would_change_the_answer_follows_from_the_table(planted, table):
     assert "one seed" not in page_of(table(planted({"block": 1.25}, noise=0.001, seeds=2), "seeded"))
 
 
+def test_the_page_says_how_far_the_answer_leans_on_the_method(planted, table, golden):
+    text = page_of(table(planted({"block": 1.25, "full": 1.3}, noise=0.001, seeds=2)))
+    for words in (
+        "## How far the answer leans on the method",
+        "| profile likelihood |",
+        "| smallest that could be seen |",
+        "| sd of ln L, one run |",
+        "| one size left out |",
+        "| E |",
+    ):
+        assert words in text
+    assert "Noise of seeds" not in text
+    runs = load(golden("attnres_table2.csv"))
+    names = [*(f"loss_compute_{ledger}" for ledger in runs.ledgers), "paired_losses"]
+    claimed = page(runs, "6nd", [Path(f"{name}.png") for name in names], "title", claim=1.25)
+    assert "**Block AttnRes and the claim of 1.25x: consistent;" in claimed
+    assert "Losses were rounded to steps of 0.001, which alone scatters a size's multiplier by 0.4% " in claimed
+
+
+def test_a_multiplier_that_changes_with_size_is_a_caveat(planted, table):
+    rows = planted({"block": 1.2}, noise=0.0005, seeds=3)
+    assert "does not fit every size" not in page_of(table(rows, "same"))
+    for row in rows:
+        if row["variant"] == "block" and row["size"] in ("s2", "s3"):
+            row["val_loss"] *= 0.98
+    assert "One multiplier does not fit every size of Block AttnRes (p " in page_of(table(rows, "changing"))
+
+
 def test_hygiene_is_on_the_page(planted, table):
     rows = planted({"block": 1.25}, noise=0.001, compute=(1e18, 2e18, 4e18, 8e18, 16e18))
     for row in rows:
@@ -123,13 +151,14 @@ def test_hygiene_is_on_the_page(planted, table):
     for kind in ("unfinished", "pair dropped", "duplicate"):
         assert f"| {kind} | " in text
     assert "pairs were left out" in text
+    assert "Found: 1 duplicate, 1 unfinished (1 diverged), 1 pair dropped." in text
 
 
 def test_the_html_page_is_one_file_with_its_figures_inside(reported):
     out, text, whole = reported
     seen = Tags(whole)
     figures = re.findall(r"!\[.*?\]\((.*?)\)", text)
-    assert len(figures) == 6
+    assert len(figures) == 10
     assert all((out / figure).is_file() for figure in figures)
     assert len(seen.addresses) == len(figures)
     assert all(address.startswith("data:image/png;base64,") for address in seen.addresses)
@@ -192,6 +221,7 @@ def test_numbers_are_rounded_to_what_the_interval_supports():
     assert times(None) == "none"
     assert interval_text((1.18884, 1.29120)) == "1.189 to 1.291"
     assert interval_text(None) == "none"
+    assert interval_text((2.2e-5, 4.006e42)) == "2.2e-05 to 4e+42"
     assert interval_text((0.4, 26.0)) == "0.4 to 26.0"
     assert [count_text(x) for x in (950, 999.6e3, 1.234e6, 45.4e9, 2e12)] == ["950", "1M", "1.23M", "45.4B", "2T"]
     assert count_text(float("nan")) == ""
