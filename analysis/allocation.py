@@ -68,13 +68,14 @@ def optimum(law: SizeTokensLaw, compute: float, sample: Bootstrap | None = None)
     size = float(optimal_size(law.parameters[None], compute)[0])
     tokens = compute / FLOPS_PER_PARAMETER_TOKEN / size
     low, high = compute_range(law)
-    intervals: list[Interval] = [None, None, None]
-    if sample is not None:
-        sizes = optimal_size(sample.sets, compute)
-        other = compute / FLOPS_PER_PARAMETER_TOKEN / sizes
-        intervals = [sample.interval(values) for values in (sizes, other, other / sizes)]
+    sizes = optimal_size(law.parameters[None] if sample is None else sample.sets, compute)
+    others = compute / FLOPS_PER_PARAMETER_TOKEN / sizes
+    of_size, of_tokens, of_ratio = (
+        None if sample is None else sample.interval(values) for values in (sizes, others, others / sizes)
+    )
     loss = float(loss_at(law.parameters, size, tokens))
-    return Optimum(compute, size, tokens, loss, *intervals, low <= compute <= high * (1 + 1e-12))
+    in_range = low <= compute <= high * (1 + 1e-12)
+    return Optimum(compute, size, tokens, loss, of_size, of_tokens, of_ratio, in_range)
 
 
 def optima(law: SizeTokensLaw, sample: Bootstrap | None = None) -> list[Optimum]:

@@ -73,11 +73,6 @@ def check_rows(rows: Rows) -> None:
     Raises:
         NotIdentifiable: naming what is missing.
     """
-    if len(rows) < MIN_ROWS:
-        raise NotIdentifiable(
-            f"not identifiable: L(N, D) has five parameters and there are {len(rows)} runs with parameters and tokens; "
-            f"it needs {MIN_ROWS} at least"
-        )
     for values, name in ((rows.x, "sizes"), (rows.y, "numbers of tokens")):
         different = len(np.unique(np.round(values, 4)))
         if different < MIN_VALUES:
@@ -90,6 +85,11 @@ def check_rows(rows: Rows) -> None:
             f"not identifiable: tokens go with parameters ({100 * (1 - unexplained):.1f} % of the variance of ln D "
             "follows from ln N), so what a size does cannot be told from what tokens do; train sizes for several "
             "numbers of tokens (L(C) is not touched by this)"
+        )
+    if len(rows) < MIN_ROWS:
+        raise NotIdentifiable(
+            f"not identifiable: L(N, D) has five parameters and there are {len(rows)} runs with parameters and tokens; "
+            f"it needs {MIN_ROWS} at least"
         )
 
 

@@ -116,7 +116,9 @@ def evaluate(rows: Rows, sets: np.ndarray, weights: np.ndarray | None = None, hu
 
     x, y = rows.x, rows.y
     one = np.ones_like(x)
-    of_x, of_y, of_xy = (np.stack(columns, axis=1) for columns in ((one, x, x * x), (one, y, y * y), (one, x, y, x * y)))
+    of_x, of_y, of_xy = (
+        np.stack(columns, axis=1) for columns in ((one, x, x * x), (one, y, y * y), (one, x, y, x * y))
+    )
     s1, s2, s3 = (slope * p1) @ of_x, (slope * p2) @ of_y, (slope * p3).sum(axis=1)
     gradient = np.stack([s1[:, 0], s2[:, 0], s3, -s1[:, 1], -s2[:, 1]], axis=1)
 

@@ -26,7 +26,7 @@ CHOICES = {
     },
     "size_and_tokens": {
         "law": "L = E + A / N^alpha + B / D^beta",
-        "method": "Huber's loss of the residuals of ln L, damped Newton steps from the 4,500 starts of arXiv 2404.10102",
+        "method": "Huber's loss of the residuals of ln L by Newton steps from the 4,500 starts of arXiv 2404.10102",
         "huber_threshold": HUBER,
         "gradient_tolerance": GRADIENT,
         "rows": "finished runs with parameters and tokens",

@@ -12,7 +12,7 @@ from analysis.floor import SHARES, FloorLaw, FreeFloor, free, sweep
 from analysis.losses import Losses
 from analysis.size_tokens import REPLICATES, Bootstrap, SizeTokensLaw, bootstrap, fit
 
-MIXED = 0.05
+MIXED = 0.3
 """Standard deviation of ln N at equal compute above which rows over compute are no one curve."""
 
 
@@ -74,7 +74,7 @@ def is_mixed(losses: Losses, arm: str) -> bool:
     if len(size) < 3 or np.ptp(compute) == 0:
         return bool(np.ptp(size) > 0)
     line = np.polyfit(compute - compute.mean(), size, 1)
-    return bool(np.std(size - np.polyval(line, compute - compute.mean())) > MIXED * max(1.0, np.ptp(compute)))
+    return bool(np.std(size - np.polyval(line, compute - compute.mean())) > MIXED)
 
 
 def _floors(ln_compute: np.ndarray, ln_loss: np.ndarray, pins: list[float]) -> Floors:

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from analysis.errors import OutputError
+from analysis.law_records import CHOICES, rows_part
 from analysis.laws import arm_laws
 from analysis.ledgers import law_unit
+from analysis.losses import Losses
 from analysis.multiplier import Multiplier, estimates
 from analysis.pairing import MATCHED
 from analysis.powerlaw import CONFIDENCE, MIN_POINTS, PowerLaw
@@ -55,12 +57,18 @@ def fit_record(runs: Runs) -> dict[str, Any]:
             "method": "least squares of ln L on ln C, each size the mean over its seeds",
             "rows": "finished runs that are part of a pair",
             "confidence": CONFIDENCE,
+            **CHOICES,
         },
         "ledgers": {
             ledger: {arm: _law(law, ledger) for arm, law in arm_laws(runs, ledger).items()} for ledger in runs.ledgers
         },
         "hygiene": _hygiene(runs),
     }
+
+
+def losses_record(losses: Losses) -> dict[str, Any]:
+    """The head of fit.json for a bare table of losses; the laws are added to it."""
+    return {**_header(losses), "choices": CHOICES, "hygiene": rows_part(losses)}
 
 
 def multiplier_record(runs: Runs, headline: str) -> dict[str, Any]:
@@ -92,7 +100,7 @@ def package_version() -> str:
         return "unknown"
 
 
-def _header(runs: Runs) -> dict[str, Any]:
+def _header(runs: Runs | Losses) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "version": package_version(),

@@ -24,7 +24,7 @@ def print_collected(console: Console, collected: Collected) -> None:
     states = sorted({run["status"] for run in collected.runs}, key=lambda s: (s != "finished", s))
     counts = Counter((run.get("variant") or "unknown", run["status"]) for run in collected.runs)
     rows = [(arm, *(counts[arm, state] for state in states)) for arm in dict.fromkeys(arm for arm, _ in counts)]
-    _print(console, "Runs", ("arm", *states), rows)
+    print_table(console, "Runs", ("arm", *states), rows)
     for problem in collected.problems:
         console.print(Text(f"  {problem}"))
 
@@ -38,7 +38,7 @@ def print_hygiene(console: Console, runs: Runs) -> None:
     )
     if h.findings:
         rows = [(finding.kind, finding.subject, finding.reason) for finding in h.findings]
-        _print(console, "Left out, or worth knowing", ("what", "which", "why"), rows)
+        print_table(console, "Left out, or worth knowing", ("what", "which", "why"), rows)
 
 
 def print_laws(console: Console, ledger: str, laws: dict[str, PowerLaw | str]) -> None:
@@ -52,7 +52,7 @@ def print_laws(console: Console, ledger: str, laws: dict[str, PowerLaw | str]) -
         a = law.coefficient(law_unit(ledger).scale)
         rows.append((arm_name(variant), f"{a:.4f}", f"{law.exponent:.5f}", f"{low:.4f} to {high:.4f}", law.points))
     title = f"L = A C^-alpha, ledger {ledger}, C in {law_unit(ledger).label}"
-    _print(console, title, ("arm", "A", "alpha", "95 % interval", "sizes"), rows)
+    print_table(console, title, ("arm", "A", "alpha", "95 % interval", "sizes"), rows)
 
 
 def print_multipliers(console: Console, by_ledger: dict[str, list[Multiplier]], headline: str) -> None:
@@ -71,7 +71,7 @@ def print_multipliers(console: Console, by_ledger: dict[str, list[Multiplier]], 
         for s in m.sizes
     ]
     header: Sequence[str] = ("arm", "size", "seeds", "loss, baseline", "loss, arm", "M", "baseline reached it")
-    _print(console, f"Each size, ledger {headline}", header, sizes)
+    print_table(console, f"Each size, ledger {headline}", header, sizes)
     rows = [
         (
             arm_name(m.arm),
@@ -87,7 +87,7 @@ def print_multipliers(console: Console, by_ledger: dict[str, list[Multiplier]], 
         for m in multipliers
     ]
     header = ("arm", "ledger", "M", "95 % interval", "sizes in range", "df", "alpha", "remark")
-    _print(console, "Compute multiplier", header, rows)
+    print_table(console, "Compute multiplier", header, rows)
     for m in by_ledger[headline]:
         console.print(Text(sentence(m)), soft_wrap=True)
 
@@ -106,7 +106,7 @@ def print_comparison(console: Console, ledger: str, names: tuple[str, str], comp
         for c in comparisons
     ]
     header = ("arm", *names, "ratio", "95 % interval", "remark")
-    _print(console, f"Compute multipliers against {BASELINE}, ledger {ledger}", header, rows)
+    print_table(console, f"Compute multipliers against {BASELINE}, ledger {ledger}", header, rows)
 
 
 def _cell(m: Multiplier | None) -> str:
@@ -115,7 +115,7 @@ def _cell(m: Multiplier | None) -> str:
     return estimate_text(m) + (f" ({interval_text(m.interval)})" if m.interval else "")
 
 
-def _print(console: Console, title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+def print_table(console: Console, title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A table without the columns that are empty in every row; nothing if there are no rows."""
     cells = [[str(cell) for cell in row] for row in rows]
     if not cells:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import io
+import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis.figures.compute import loss_compute
+from analysis.figures.frontier import frontier
 from analysis.figures.pairs import paired_losses
 from analysis.figures.style import styled
 from analysis.figures.training import training_curves
 from analysis.ledgers import leading
+from analysis.loss_laws import size_tokens
+from analysis.losses import Losses, of_runs
 from analysis.runs import Runs
+from analysis.size_tokens import SizeTokensLaw
 from analysis.store import write
 
-__all__ = ["draw_all", "loss_compute", "paired_losses", "training_curves"]
+__all__ = ["draw_all", "draw_laws", "frontier", "loss_compute", "paired_losses", "training_curves"]
 
 
 def draw_all(runs: Runs, curves: pd.DataFrame | None, folder: Path) -> list[Path]:
@@ -29,7 +35,7 @@ def draw_all(runs: Runs, curves: pd.DataFrame | None, folder: Path) -> list[Path
 
     Returns:
         The files written: loss_compute_<ledger> for every ledger, the leading one first; paired_losses;
-        training_curves.
+        training_curves; and those of `draw_laws`.
 
     Raises:
         OutputError: a file cannot be written.
@@ -42,6 +48,18 @@ def draw_all(runs: Runs, curves: pd.DataFrame | None, folder: Path) -> list[Path
     figures["paired_losses"] = paired_losses(runs, first)
     if curves is not None and curves["run"].isin(runs.table["run"]).any():
         figures["training_curves"] = training_curves(runs, curves)
+    return _write(figures, folder) + draw_laws(of_runs(runs), folder)
+
+
+def draw_laws(losses: Losses, folder: Path) -> list[Path]:
+    """Draw what L(N, D) says into a folder: size_tokens_<arm> for every arm that has such a law, as PNG and SVG."""
+    laws = {arm: each.law for arm, each in size_tokens(losses, replicates=0).items()}
+    names = {arm: "size_tokens_" + re.sub(r"\W+", "_", arm) for arm in laws}
+    figures = {names[arm]: frontier(law) for arm, law in laws.items() if isinstance(law, SizeTokensLaw)}
+    return _write(figures, folder)
+
+
+def _write(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
     return [
         write(folder / f"{name}.{kind}", render(figure, kind))
         for name, figure in figures.items()
