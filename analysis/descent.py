@@ -9,15 +9,16 @@ step is taken back), so the objective never rises.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from analysis.chinchilla import HUBER, Evaluation, Rows, evaluate
 
-STAGES = ((1.0, 30), (0.1, 12), (0.01, 12), (HUBER, 4000))
-"""Threshold of each stage and the most steps in it."""
+STAGES = ((1.0, 30), (0.1, 12), (0.01, 12), (HUBER, 100), (HUBER, 400), (HUBER, 3500))
+"""Threshold of each stage and the most steps in it; the last are one stage, between whose parts those that have not
+arrived are gathered, since a few go on from kink to kink for thousands of steps."""
 GRADIENT = 1e-8
 """Largest derivative at which a descent has arrived; the objective's is of order 1 where a fit is bad."""
 _CHUNK = 256
@@ -36,8 +37,6 @@ class Descent:
     """(S,) objective at the final threshold."""
     gradient: np.ndarray
     """(S,) largest derivative."""
-    hessian: np.ndarray
-    """(S, 5, 5)"""
 
     @property
     def arrived(self) -> np.ndarray:
@@ -50,25 +49,35 @@ def descend(
 ) -> Descent:
     """Descend from (S, 5) centred starts; `weights` (S, n) are those of each start's objective."""
     sets = np.array(starts, dtype=float)
-    for chunk in _chunks(len(sets)):
-        w = None if weights is None else weights[chunk]
-        for huber, steps in stages:
-            sets[chunk] = _newton(rows, sets[chunk], w, huber, steps)
-    ends = [evaluate(rows, sets[c], None if weights is None else weights[c]) for c in _chunks(len(sets))]
+    moving, last = np.arange(len(sets)), 0.0
+    for huber, steps in stages:
+        if huber != last:
+            moving, last = np.arange(len(sets)), huber
+        still = []
+        for chunk in _chunks(moving):
+            sets[chunk], arrived = _newton(rows, sets[chunk], _of(weights, chunk), huber, steps)
+            still.append(chunk[~arrived])
+        moving = np.concatenate(still)
+    ends = [evaluate(rows, sets[chunk], _of(weights, chunk)) for chunk in _chunks(np.arange(len(sets)))]
     return Descent(
         sets,
         np.concatenate([end.value for end in ends]),
         np.concatenate([np.abs(end.gradient).max(axis=1) for end in ends]),
-        np.concatenate([end.hessian for end in ends]),
     )
 
 
-def _chunks(count: int) -> Iterator[slice]:
-    return (slice(start, start + _CHUNK) for start in range(0, count, _CHUNK))
+def _chunks(places: np.ndarray) -> list[np.ndarray]:
+    return np.array_split(places, max(1, math.ceil(len(places) / _CHUNK)))
 
 
-def _newton(rows: Rows, starts: np.ndarray, weights: np.ndarray | None, huber: float, steps: int) -> np.ndarray:
-    """One stage; the sets that have arrived or stalled are left alone."""
+def _of(weights: np.ndarray | None, chunk: np.ndarray) -> np.ndarray | None:
+    return None if weights is None else weights[chunk]
+
+
+def _newton(
+    rows: Rows, starts: np.ndarray, weights: np.ndarray | None, huber: float, steps: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """One stage: where (S, 5) starts get to, and which of them need no more steps (arrived, or no step helps)."""
     sets = starts.copy()
     active = np.arange(len(sets))
     at, damping = evaluate(rows, sets, weights, huber), np.full(len(sets), 1e-3)
@@ -86,7 +95,9 @@ def _newton(rows: Rows, starts: np.ndarray, weights: np.ndarray | None, huber: f
         for now, new in ((at.value, there.value), (at.gradient, there.gradient), (at.hessian, there.hessian)):
             now[better] = new[better]
         damping = np.where(better, np.maximum(damping / 5, 1e-12), damping * 4)
-    return sets
+    done = np.ones(len(sets), dtype=bool)
+    done[active] = False
+    return sets, done
 
 
 def _better(at: Evaluation, there: Evaluation) -> np.ndarray:
