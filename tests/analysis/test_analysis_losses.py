@@ -137,7 +137,7 @@ def test_fit_writes_every_law_of_a_bare_table_and_plots_draws_it(table, analysis
         assert len(repr(law[name])) > 12
     assert law["certificate"]["starts"] == 100
     assert law["optimal_exponents"]["a"]["value"] == pytest.approx(law["beta"] / (law["alpha"] + law["beta"]))
-    assert [each["E"] for each in record["floors"]["6nd"][ALL]["pinned"]][0] == 0
+    assert record["floors"]["6nd"][ALL]["pinned"][0]["E"] == 0
     assert record["floors"]["6nd"][ALL]["free"]["exploratory"] is True
     first = (folder / "fit.json").read_bytes()
     analysis("fit", folder, "--replicates", "100")
