@@ -41,10 +41,9 @@ def fit(table: Path, out: Path | None = None, replicates: int = 4000) -> None:
         out: folder for fit.json; the results folder itself if one is given
         replicates: bootstrap replicates behind the intervals of L(N, D); 0 for none
     """
-    from analysis.law_records import floors_part, size_tokens_part
-    from analysis.law_tables import print_floors, print_losses, print_size_tokens
-    from analysis.laws import arm_laws
-    from analysis.loss_laws import floors, size_tokens
+    from analysis.law_records import floors_part, growths_part, size_tokens_part
+    from analysis.law_tables import print_floors, print_growths, print_losses, print_size_tokens
+    from analysis.loss_laws import floors, growths, over_compute, size_tokens
     from analysis.losses import is_bare, load_losses, of_runs
     from analysis.runs import load
     from analysis.store import fit_record, json_text, losses_record, write
@@ -62,12 +61,17 @@ def fit(table: Path, out: Path | None = None, replicates: int = 4000) -> None:
         losses = of_runs(runs)
         record = fit_record(runs)
         print_hygiene(console, runs)
-        for ledger in runs.ledgers:
-            print_laws(console, ledger, arm_laws(runs, ledger))
-    of_compute, of_size = floors(losses), size_tokens(losses, replicates)
+    for ledger, laws in over_compute(losses).items():
+        print_laws(console, ledger, laws)
+    of_compute, of_size, of_optima = floors(losses), size_tokens(losses, replicates), growths(losses)
     print_floors(console, of_compute)
     print_size_tokens(console, of_size)
-    record |= {"floors": floors_part(of_compute), "size_and_tokens": size_tokens_part(of_size)}
+    print_growths(console, of_optima)
+    record |= {
+        "floors": floors_part(of_compute),
+        "size_and_tokens": size_tokens_part(of_size),
+        "size_over_compute": growths_part(of_optima),
+    }
     if folder := _folder(table, out):
         _print_paths([write(folder / "fit.json", json_text(record))])
 

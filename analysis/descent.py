@@ -21,8 +21,8 @@ STAGES = ((1.0, 30), (0.1, 12), (0.01, 12), (HUBER, 100), (HUBER, 400), (HUBER, 
 arrived are gathered, since a few go on from kink to kink for thousands of steps."""
 GRADIENT = 1e-8
 """Largest derivative at which a descent has arrived; the objective's is of order 1 where a fit is bad."""
-_CHUNK = 256
-"""Sets that are worked on at a time: what fits the processor's cache."""
+_CELLS = 60_000
+"""Sets times rows that are worked on at a time: what fits the processor's cache."""
 _STALLED = 1e10
 """Damping at which no step, however short, lowers the objective."""
 
@@ -54,11 +54,11 @@ def descend(
         if huber != last:
             moving, last = np.arange(len(sets)), huber
         still = []
-        for chunk in _chunks(moving):
+        for chunk in _chunks(moving, rows):
             sets[chunk], arrived = _newton(rows, sets[chunk], _of(weights, chunk), huber, steps)
             still.append(chunk[~arrived])
         moving = np.concatenate(still)
-    ends = [evaluate(rows, sets[chunk], _of(weights, chunk)) for chunk in _chunks(np.arange(len(sets)))]
+    ends = [evaluate(rows, sets[chunk], _of(weights, chunk)) for chunk in _chunks(np.arange(len(sets)), rows)]
     return Descent(
         sets,
         np.concatenate([end.value for end in ends]),
@@ -66,8 +66,8 @@ def descend(
     )
 
 
-def _chunks(places: np.ndarray) -> list[np.ndarray]:
-    return np.array_split(places, max(1, math.ceil(len(places) / _CHUNK)))
+def _chunks(places: np.ndarray, rows: Rows) -> list[np.ndarray]:
+    return np.array_split(places, max(1, math.ceil(len(places) * len(rows) / _CELLS)))
 
 
 def _of(weights: np.ndarray | None, chunk: np.ndarray) -> np.ndarray | None:

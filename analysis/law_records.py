@@ -12,7 +12,7 @@ from analysis.chinchilla import HUBER
 from analysis.descent import GRADIENT
 from analysis.floor import SHARES, FloorLaw, FreeFloor
 from analysis.ledgers import Unit, law_unit
-from analysis.loss_laws import Floors, SizeTokens
+from analysis.loss_laws import Floors, Growth, SizeTokens
 from analysis.losses import Losses
 from analysis.powerlaw import CONFIDENCE
 
@@ -51,6 +51,14 @@ def floors_part(floors: Mapping[str, Mapping[str, Floors]]) -> dict[str, Any]:
 def size_tokens_part(fits: Mapping[str, SizeTokens]) -> dict[str, Any]:
     """Arm -> the law of parameters and tokens, or why there is none."""
     return {arm: _size_tokens(each) for arm, each in fits.items()}
+
+
+def growths_part(growths: Mapping[str, Growth]) -> dict[str, Any]:
+    """Arm -> how its sizes grow with compute."""
+    return {
+        arm: {"exponent": each.exponent, "interval": list(each.interval), "weighted": each.weighted}
+        for arm, each in growths.items()
+    }
 
 
 def rows_part(losses: Losses) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from analysis.allocation import Interval
 from analysis.floor import FloorLaw, FreeFloor
-from analysis.loss_laws import Floors, SizeTokens, is_mixed
+from analysis.loss_laws import Floors, Growth, SizeTokens, is_mixed
 from analysis.losses import Losses
 from analysis.tables import print_table
 from analysis.wording import arm_name, count_text
@@ -26,6 +26,17 @@ def print_losses(console: Console, losses: Losses) -> None:
         if is_mixed(losses, arm):
             text = "sizes differ at equal compute: L(C) runs through all of them, and is not the law of the best size"
             console.print(Text(f"{arm_name(arm)}: {text}"), soft_wrap=True)
+
+
+def print_growths(console: Console, growths: Mapping[str, Growth]) -> None:
+    """How the sizes of the table grow with compute: one line for all arms that agree."""
+    lines: dict[str, list[str]] = {}
+    for arm, each in growths.items():
+        weighted = ", weighted by N_sd" if each.weighted else ""
+        text = f"{_rounded(each.exponent, each.interval)} ({_interval_text(each.interval)}{weighted})"
+        lines.setdefault(text, []).append(arm_name(arm))
+    for text, arms in lines.items():
+        console.print(Text(f"Sizes as they are in the table grow as C^{text}: {', '.join(arms)}"), soft_wrap=True)
 
 
 def print_floors(console: Console, floors: Mapping[str, Mapping[str, Floors]]) -> None:
@@ -116,9 +127,11 @@ def _print_optima(console: Console, arm: str, each: SizeTokens) -> None:
 
 
 def _rounded(value: float, interval: Interval) -> str:
-    """A value with two digits of its interval's half-width, or four significant ones without an interval."""
+    """A value with two digits of its interval's half-width; with two of its own where that would round it away."""
     if interval is None or not 0 < interval[1] - interval[0] < math.inf:
         return f"{value:.4g}"
+    if 0 < abs(value) < (interval[1] - interval[0]) / 2:
+        return f"{float(f'{value:.2g}'):g}"
     return f"{value:.{_decimals(interval)}f}"
 
 

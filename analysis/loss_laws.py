@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.allocation import Interval, Optimum, exponents, optima
+from analysis.allocation import Interval, Optimum, exponents, growth, optima
 from analysis.errors import FitError, FitRefused, NotIdentifiable
 from analysis.floor import SHARES, FloorLaw, FreeFloor, free, sweep
 from analysis.losses import Losses
+from analysis.powerlaw import PowerLaw
+from analysis.powerlaw import fit as fit_line
 from analysis.size_tokens import REPLICATES, Bootstrap, SizeTokensLaw, bootstrap, fit
 
 MIXED = 0.3
@@ -51,6 +54,35 @@ class SizeTokens:
         }
 
 
+@dataclass(frozen=True)
+class Growth:
+    """How the sizes of an arm's rows grow with compute: N as C^exponent, with its 95 % interval."""
+
+    exponent: float
+    interval: tuple[float, float]
+    weighted: bool
+    """By the standard deviations of ln N that the table gives."""
+
+
+def over_compute(losses: Losses) -> dict[str, dict[str, PowerLaw | str]]:
+    """L = A C^-alpha of every ledger and arm; a text where there is no law says why."""
+    return {
+        ledger: {arm: _power_law(*points) for arm, points in arms.items()}
+        for ledger, arms in losses.over_compute.items()
+    }
+
+
+def growths(losses: Losses) -> dict[str, Growth]:
+    """How N grows with compute, for every arm whose sizes follow from compute: of optima this is their exponent."""
+    found = {}
+    for arm, (size, tokens, _) in losses.over_size.items():
+        with contextlib.suppress(FitError):
+            if not is_mixed(losses, arm):
+                estimate, interval = growth(6 * size * tokens, size, losses.size_sd)
+                found[arm] = Growth(estimate, interval, losses.size_sd is not None)
+    return found
+
+
 def floors(losses: Losses) -> dict[str, dict[str, Floors]]:
     """L(C) with floors for every ledger and arm; all share the floors that are pinned."""
     pins = [share * losses.lowest for share in SHARES]
@@ -75,6 +107,13 @@ def is_mixed(losses: Losses, arm: str) -> bool:
         return bool(np.ptp(size) > 0)
     line = np.polyfit(compute - compute.mean(), size, 1)
     return bool(np.std(size - np.polyval(line, compute - compute.mean())) > MIXED)
+
+
+def _power_law(ln_compute: np.ndarray, ln_loss: np.ndarray) -> PowerLaw | str:
+    try:
+        return fit_line(ln_compute, ln_loss)
+    except FitError as error:
+        return str(error)
 
 
 def _floors(ln_compute: np.ndarray, ln_loss: np.ndarray, pins: list[float]) -> Floors:

@@ -1,7 +1,8 @@
 """Losses over compute, and over parameters and tokens: of a table of runs, or of a bare table of losses.
 
 A bare table says nothing of arms: it has a loss (`val_loss` or `loss`) and parameters (`params` or `N`) with tokens
-(`tokens` or `D`), or compute (`C`, FLOPs), which with one of the two gives the other by C = 6 N D.
+(`tokens` or `D`), or compute (`C`, FLOPs), which with one of the two gives the other by C = 6 N D. Where its rows are
+measured optima, `N_sd` can say how well ln N is known.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from analysis.runs import Runs, find_table
 
 ALL = "all rows"
 """The one arm of a bare table."""
-NAMES = {"loss": ("val_loss", "loss"), "N": ("params", "N"), "D": ("tokens", "D"), "C": ("C",)}
+NAMES = {"loss": ("val_loss", "loss"), "N": ("params", "N"), "D": ("tokens", "D"), "C": ("C",), "N_sd": ("N_sd",)}
 """The columns of a bare table; of two names for one thing the first that is there counts."""
 FINISHED = ("finished", "")
 
@@ -40,6 +41,8 @@ class Losses:
     """Ledger -> arm -> ln C (FLOPs or seconds) and ln loss, (n,) each, in order of compute."""
     over_size: Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray]]
     """Arm -> parameters, tokens and losses, (n,) each: every finished run that has all three."""
+    size_sd: np.ndarray | None = None
+    """(n,) standard deviation of ln N in the rows of a bare table, where it says so."""
 
     @property
     def lowest(self) -> float:
@@ -95,16 +98,18 @@ def load_losses(table: str | Path) -> Losses:
             rows[values] = line
     if not rows:
         raise TableError(f"{path} has no finished rows: train some runs first")
-    loss, size, tokens, compute = np.array(list(rows)).T
+    loss, size, tokens, compute, sd = np.array(list(rows)).T
     order = np.argsort(compute, kind="stable")
     ledger = "given" if columns["C"] else "6nd"
     over_size = {} if np.isnan(size).any() else {ALL: (size, tokens, loss)}
     over_compute = {ledger: {ALL: (np.log(compute[order]), np.log(loss[order]))}}
-    return Losses(path, hashlib.sha256(data).hexdigest(), len(lines), tuple(findings), over_compute, over_size)
+    size_sd = None if np.isnan(sd).any() else sd
+    digest = hashlib.sha256(data).hexdigest()
+    return Losses(path, digest, len(lines), tuple(findings), over_compute, over_size, size_sd)
 
 
 def _completed(values: dict[str, float]) -> tuple[float, ...]:
-    """loss, N, D, C of a row; of N, D and C any two give the third."""
+    """loss, N, D, C, N_sd of a row; of N, D and C any two give the third."""
     loss, size, tokens, compute = (values[key] for key in ("loss", "N", "D", "C"))
     if math.isnan(compute):
         compute = 6 * size * tokens
@@ -112,7 +117,7 @@ def _completed(values: dict[str, float]) -> tuple[float, ...]:
         tokens = compute / 6 / size
     elif math.isnan(size):
         size = compute / 6 / tokens
-    return loss, size, tokens, compute
+    return loss, size, tokens, compute, values["N_sd"]
 
 
 def _number(path: Path, line: int, name: str, text: str) -> float:

@@ -74,6 +74,9 @@ def page(runs: Runs, headline: str, figures: Sequence[Path], title: str) -> str:
     ]
     if "training_curves" in by_name:
         sections += ["## Training", _figure(by_name["training_curves"], "loss against tokens, one panel a size")]
+    laws = [path for name, path in by_name.items() if name.startswith("size_tokens_")]
+    if laws:
+        sections += ["## Loss against parameters and tokens", *(_figure(path, "best use of compute") for path in laws)]
     rest = [ledger for ledger in runs.ledgers if ledger != headline]
     if rest:
         sections.append("## Loss against compute in the other ledgers")

@@ -15,6 +15,7 @@ from analysis.errors import OutputError
 from analysis.law_records import CHOICES, rows_part
 from analysis.laws import arm_laws
 from analysis.ledgers import law_unit
+from analysis.loss_laws import over_compute
 from analysis.losses import Losses
 from analysis.multiplier import Multiplier, estimates
 from analysis.pairing import MATCHED
@@ -67,8 +68,22 @@ def fit_record(runs: Runs) -> dict[str, Any]:
 
 
 def losses_record(losses: Losses) -> dict[str, Any]:
-    """The head of fit.json for a bare table of losses; the laws are added to it."""
-    return {**_header(losses), "choices": CHOICES, "hygiene": rows_part(losses)}
+    """The head of fit.json for a bare table of losses: its power laws and what became of its rows."""
+    return {
+        **_header(losses),
+        "choices": {
+            "law": "L = A C^-alpha",
+            "method": "least squares of ln L on ln C",
+            "rows": "every finished row",
+            "confidence": CONFIDENCE,
+            **CHOICES,
+        },
+        "ledgers": {
+            ledger: {arm: _law(law, ledger) for arm, law in laws.items()}
+            for ledger, laws in over_compute(losses).items()
+        },
+        "hygiene": rows_part(losses),
+    }
 
 
 def multiplier_record(runs: Runs, headline: str) -> dict[str, Any]:

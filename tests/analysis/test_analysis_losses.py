@@ -8,7 +8,8 @@ import pytest
 
 from analysis import size_tokens as size_tokens_module
 from analysis.errors import TableError
-from analysis.loss_laws import floors, is_mixed, size_tokens
+from analysis.law_tables import _interval_text, _rounded
+from analysis.loss_laws import floors, growths, is_mixed, size_tokens
 from analysis.losses import ALL, is_bare, load_losses, of_runs
 from analysis.runs import load
 from analysis.size_tokens import loss_at, starts_of_the_replication
@@ -157,9 +158,37 @@ def test_the_dictionary_names_every_key_of_a_law(table, analysis):
     law, under = record["size_and_tokens"][ALL], record["floors"]["6nd"][ALL]
     named = {*record, *record["hygiene"], *under, *under["pinned"][0], *under["free"]}
     named |= {*law, *law["certificate"], *law["bootstrap"], *law["optimal_exponents"], *law["optimal"][0]}
-    named |= {*law["optimal_exponents"]["a"]}
+    named |= {*law["optimal_exponents"]["a"], "exponent", "weighted"}
     text = (Path(__file__).parents[2] / "results" / "README.md").read_text()
     assert [key for key in named if f"`{key}`" not in text and not key.endswith("_interval")] == []
+
+
+def test_sizes_that_follow_from_compute_have_an_exponent_weighted_where_the_table_says_so(table, analysis):
+    compute = np.geomspace(1e18, 1e21, 7)
+    size = 0.1 * compute**0.5 * np.exp([0.3, 0, 0.01, 0, -0.02, 0, 0.01])
+    rows = [{"C": c, "N": n, "loss": 3 * c**-0.05, "N_sd": 0.01} for c, n in zip(compute.tolist(), size.tolist())]
+    rows[0]["N_sd"] = 10.0
+    for weighted in (True, False):
+        folder = table([row if weighted else {k: row[k] for k in ("C", "N", "loss")} for row in rows], f"{weighted}")
+        losses = load_losses(folder)
+        assert not is_mixed(losses, ALL)
+        assert growths(losses)[ALL].weighted == weighted
+        assert growths(losses)[ALL].exponent == pytest.approx(0.5, abs=0.005) or not weighted
+        out = analysis("fit", folder)[1]
+        assert ("weighted by N_sd" in out) == weighted
+        record = json.loads((folder / "fit.json").read_text())
+        assert set(record["size_over_compute"][ALL]) == {"exponent", "interval", "weighted"}
+        assert record["ledgers"]["given"][ALL]["alpha"] == pytest.approx(0.05)
+    assert abs(growths(losses)[ALL].exponent - 0.5) > 0.01
+
+
+def test_a_wide_interval_does_not_round_a_number_away():
+    assert _rounded(60.4, (0.3, 292.0)) == "60"
+    assert _interval_text((0.3121, 292.4)) == "0.31 to 292"
+    assert _interval_text((1.7401, 1.8351)) == "1.740 to 1.835"
+    assert _interval_text((613.67, 2540.5)) == "610 to 2540"
+    assert _rounded(0.0, (0.0, 0.0)) == "0"
+    assert _interval_text(None) == "none"
 
 
 def test_tokens_in_proportion_are_not_identifiable_and_l_of_c_still_works(planted, table, analysis):
