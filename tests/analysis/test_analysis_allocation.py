@@ -67,6 +67,8 @@ def test_a_weighted_growth_takes_standard_deviations():
     assert fit_line(x, y, sd).exponent == pytest.approx(expected, rel=1e-12)
     assert fit_line(x, y, sd**2).exponent != pytest.approx(expected, rel=1e-3)
     assert fit_line(x, y, 7 * sd).exponent_se == pytest.approx(fit_line(x, y, sd).exponent_se, rel=1e-12)
+    assert fit_line(x, y, 7 * sd).residual_sd == pytest.approx(fit_line(x, y, sd).residual_sd, rel=1e-12)
+    assert fit_line(x, y, 7 * sd).coefficient_interval() == pytest.approx(fit_line(x, y, sd).coefficient_interval())
     plain = fit_line(x, y)
     assert fit_line(x, y, np.full(5, 0.3)).exponent_interval == pytest.approx(plain.exponent_interval, rel=1e-12)
 

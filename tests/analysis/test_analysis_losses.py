@@ -218,6 +218,7 @@ def test_arms_that_vary_both_have_a_law_each(table):
     laws = size_tokens(losses, replicates=0)
     assert laws["block"].law.named["E"] == pytest.approx(0.97 * laws["baseline"].law.named["E"], rel=1e-4)
     assert is_mixed(losses, "block")
+    assert growths(losses) == {}
     assert [law.floor for law in floors(losses)["6nd"]["baseline"].pinned] == [
         law.floor for law in floors(losses)["6nd"]["block"].pinned
     ]
