@@ -74,13 +74,13 @@ def page(runs: Runs, headline: str, figures: Sequence[Path], title: str) -> str:
     ]
     if "training_curves" in by_name:
         sections += ["## Training", _figure(by_name["training_curves"], "loss against tokens, one panel a size")]
-    laws = [path for name, path in by_name.items() if name.startswith("size_tokens_")]
-    if laws:
-        sections += ["## Loss against parameters and tokens", *(_figure(path, "best use of compute") for path in laws)]
     rest = [ledger for ledger in runs.ledgers if ledger != headline]
     if rest:
         sections.append("## Loss against compute in the other ledgers")
         sections += [_figure(by_name[f"loss_compute_{x}"], f"loss against compute, ledger {x}") for x in rest]
+    laws = [path for name, path in by_name.items() if name.startswith("size_tokens_")]
+    if laws:
+        sections += ["## Loss against parameters and tokens", *(_figure(path, "best use of compute") for path in laws)]
     sections.append(
         f"Made from `{runs.path.name}` (sha256 `{runs.sha256}`) by attnres-scaling {escape(package_version())}. "
         "The verbs `multiplier` and `fit` write the same in full precision, to `multiplier.json` and `fit.json`."

@@ -67,25 +67,6 @@ def fit_record(runs: Runs) -> dict[str, Any]:
     }
 
 
-def losses_record(losses: Losses) -> dict[str, Any]:
-    """The head of fit.json for a bare table of losses: its power laws and what became of its rows."""
-    return {
-        **_header(losses),
-        "choices": {
-            "law": "L = A C^-alpha",
-            "method": "least squares of ln L on ln C",
-            "rows": "every finished row",
-            "confidence": CONFIDENCE,
-            **CHOICES,
-        },
-        "ledgers": {
-            ledger: {arm: _law(law, ledger) for arm, law in laws.items()}
-            for ledger, laws in over_compute(losses).items()
-        },
-        "hygiene": rows_part(losses),
-    }
-
-
 def multiplier_record(runs: Runs, headline: str) -> dict[str, Any]:
     """The content of multiplier.json: every arm in every ledger, with what each size says."""
     return {
@@ -104,6 +85,25 @@ def multiplier_record(runs: Runs, headline: str) -> dict[str, Any]:
         },
         "ledgers": {ledger: {m.arm: _multiplier(m) for m in estimates(runs, ledger)} for ledger in runs.ledgers},
         "hygiene": _hygiene(runs),
+    }
+
+
+def losses_record(losses: Losses) -> dict[str, Any]:
+    """The head of fit.json for a bare table of losses: its power laws and what became of its rows."""
+    return {
+        **_header(losses),
+        "choices": {
+            "law": "L = A C^-alpha",
+            "method": "least squares of ln L on ln C",
+            "rows": "every finished row",
+            "confidence": CONFIDENCE,
+            **CHOICES,
+        },
+        "ledgers": {
+            ledger: {arm: _law(law, ledger) for arm, law in laws.items()}
+            for ledger, laws in over_compute(losses).items()
+        },
+        "hygiene": rows_part(losses),
     }
 
 
