@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser
 
-from analysis.errors import AnalysisError, OutputError
+from analysis.errors import AnalysisError, FitError, OutputError
 
 
 def collect(runs: Path, out: Path) -> None:
@@ -33,26 +33,48 @@ def collect(runs: Path, out: Path) -> None:
     _print_paths(files)
 
 
-def fit(table: Path, columns: dict[str, str] | None = None, out: Path | None = None) -> None:
-    """Fit L = A C^-alpha to every arm in every ledger; write fit.json.
+def fit(table: Path, columns: dict[str, str] | None = None, out: Path | None = None, replicates: int = 4000) -> None:
+    """Fit L(C) without, with pinned and with free floor, and L(N, D) with its best use of compute; write fit.json.
 
     Args:
-        table: results folder, or a table of runs (CSV)
+        table: results folder, a table of runs, or a bare table of losses with N and D or C (CSV)
         columns: our names of columns with the table's, for example '{val_loss: loss, params: N, tokens: D}'
         out: folder for fit.json; the results folder itself if one is given
+        replicates: bootstrap replicates behind the intervals of L(N, D); 0 for none
     """
-    from analysis.laws import arm_laws
+    from analysis.law_records import floors_part, growths_part, size_tokens_part
+    from analysis.law_tables import print_floors, print_growths, print_losses, print_size_tokens
+    from analysis.loss_laws import floors, growths, over_compute, size_tokens
+    from analysis.losses import is_bare, load_losses, of_runs
     from analysis.runs import load
-    from analysis.store import fit_record, json_text, write
+    from analysis.store import fit_record, json_text, losses_record, write
     from analysis.tables import print_hygiene, print_laws
 
-    runs = load(table, columns)
+    if replicates < 0:
+        raise FitError(f"--replicates is {replicates}: give 0 or more")
     console = _console()
-    print_hygiene(console, runs)
-    for ledger in runs.ledgers:
-        print_laws(console, ledger, arm_laws(runs, ledger))
+    if is_bare(table, columns):
+        losses = load_losses(table, columns)
+        record = losses_record(losses)
+        print_losses(console, losses)
+    else:
+        runs = load(table, columns)
+        losses = of_runs(runs)
+        record = fit_record(runs)
+        print_hygiene(console, runs)
+    for ledger, laws in over_compute(losses).items():
+        print_laws(console, ledger, laws)
+    of_compute, of_size, of_optima = floors(losses), size_tokens(losses, replicates), growths(losses)
+    print_floors(console, of_compute)
+    print_size_tokens(console, of_size)
+    print_growths(console, of_optima)
+    record |= {
+        "floors": floors_part(of_compute),
+        "size_and_tokens": size_tokens_part(of_size),
+        "size_over_compute": growths_part(of_optima),
+    }
     if folder := _folder(table, out):
-        _print_paths([write(folder / "fit.json", json_text(fit_record(runs)))])
+        _print_paths([write(folder / "fit.json", json_text(record))])
 
 
 def multiplier(
@@ -105,14 +127,21 @@ def plots(table: Path, columns: dict[str, str] | None = None, out: Path | None =
         out: folder to draw into; figures/ in the results folder if one is given
     """
     from analysis.curves import load_curves
-    from analysis.figures import draw_all
+    from analysis.figures import draw_all, draw_laws
+    from analysis.losses import is_bare, load_losses
     from analysis.runs import load
 
-    runs = load(table, columns)
+    bare = is_bare(table, columns)
     folder = out or (table / "figures" if table.is_dir() else None)
     if folder is None:
         raise OutputError(f"{table} is not a results folder: say where the figures go with --out FOLDER")
-    _print_paths(draw_all(runs, load_curves(runs.path.parent), folder))
+    if not bare:
+        runs = load(table, columns)
+        _print_paths(draw_all(runs, load_curves(runs.path.parent), folder))
+    elif drawn := draw_laws(load_losses(table, columns), folder):
+        _print_paths(drawn)
+    else:
+        raise FitError(f"{table} has no law of parameters and tokens to draw: `python -m analysis fit` says why")
 
 
 def report(

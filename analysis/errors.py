@@ -13,5 +13,13 @@ class FitError(AnalysisError):
     """There are too few points, or points without spread, for a fit."""
 
 
+class NotIdentifiable(FitError):
+    """The rows cannot tell the parameters of a law apart, whatever their losses are."""
+
+
+class FitRefused(FitError):
+    """A fit was made and its certificate does not hold."""
+
+
 class OutputError(AnalysisError):
     """A file cannot be written."""

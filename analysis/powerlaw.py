@@ -28,7 +28,7 @@ class PowerLaw:
     centre_ln_compute: float
     centre_ln_loss: float
     residual_sd: float
-    """Standard deviation of ln L about the line, on `df` degrees of freedom."""
+    """Standard deviation of ln L about the line, on `df` degrees of freedom; weighted in a weighted fit."""
     ln_compute_range: tuple[float, float]
     """Smallest and largest ln C that was fitted: outside it the law is extrapolated."""
 
@@ -69,28 +69,31 @@ class PowerLaw:
         return a * math.exp(-half), a * math.exp(half)
 
 
-def fit(ln_compute: ArrayLike, ln_loss: ArrayLike) -> PowerLaw:
-    """Fit ln L = ln A - alpha ln C by ordinary least squares.
+def fit(ln_compute: ArrayLike, ln_loss: ArrayLike, sd: ArrayLike | None = None) -> PowerLaw:
+    """Fit ln L = ln A - alpha ln C by least squares, ordinary or weighted.
 
     Args:
         ln_compute: (n,) natural logarithm of compute, in the ledger's own unit.
         ln_loss: (n,) natural logarithm of loss in nats per token.
+        sd: (n,) standard deviations of ln_loss for a weighted fit: not variances, not weights. Only their ratios
+            count; the size of the noise comes from the residuals.
 
     Raises:
-        FitError: fewer than three points, or no spread in compute.
+        FitError: fewer than three points, no spread in compute, or a standard deviation that is not above 0.
     """
     x, y = np.asarray(ln_compute, dtype=float), np.asarray(ln_loss, dtype=float)
     n = len(x)
     if n < MIN_POINTS:
         raise FitError(f"a power law needs at least {MIN_POINTS} sizes and there are {n}: train more sizes")
-    x_mean, y_mean = x.mean(), y.mean()
+    weights = np.ones(n) if sd is None else _weights(np.asarray(sd, dtype=float), n)
+    x_mean, y_mean = np.average(x, weights=weights), np.average(y, weights=weights)
     dx, dy = x - x_mean, y - y_mean
-    spread = float(dx @ dx)
+    spread = float(weights * dx @ dx)
     if spread < 1e-12:
         raise FitError("every size has the same compute, so no exponent can be fitted: train sizes that differ")
-    slope = float(dx @ dy) / spread
+    slope = float(weights * dx @ dy) / spread
     residuals = dy - slope * dx
-    variance = float(residuals @ residuals) / (n - 2)
+    variance = float(weights * residuals @ residuals) / (n - 2)
     return PowerLaw(
         points=n,
         exponent=-slope,
@@ -100,6 +103,14 @@ def fit(ln_compute: ArrayLike, ln_loss: ArrayLike) -> PowerLaw:
         residual_sd=math.sqrt(variance),
         ln_compute_range=(float(x.min()), float(x.max())),
     )
+
+
+def _weights(sd: np.ndarray, n: int) -> np.ndarray:
+    """Inverse variances with mean 1."""
+    if sd.shape != (n,) or not (np.isfinite(sd) & (sd > 0)).all():
+        raise FitError(f"a weighted fit needs a standard deviation above 0 for each of the {n} points")
+    weights = 1 / sd**2
+    return weights / weights.mean()
 
 
 def t_quantile(df: float) -> float:

@@ -100,6 +100,10 @@ def page(
     if rest:
         sections.append("## Loss against compute in the other ledgers")
         sections += [figure_link(by_name[f"loss_compute_{x}"], f"loss against compute, ledger {x}") for x in rest]
+    laws = [path for name, path in by_name.items() if name.startswith("size_tokens_")]
+    if laws:
+        sections.append("## Loss against parameters and tokens")
+        sections += [figure_link(path, "best use of compute") for path in laws]
     sections.append(
         f"Made from `{runs.path.name}` (sha256 `{runs.sha256}`) by attnres-scaling {escape(package_version())}. "
         "The verbs `multiplier` and `fit` write the same in full precision, to `multiplier.json` and `fit.json`."

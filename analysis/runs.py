@@ -78,7 +78,7 @@ def load(table: str | Path, columns: Mapping[str, str] | None = None) -> Runs:
     Raises:
         TableError: the table cannot be read or cannot be used; one line that names the column or the rows.
     """
-    path = _find(Path(table))
+    path = find_table(Path(table))
     try:
         data = path.read_bytes()
         text = data.decode("utf-8-sig")
@@ -101,7 +101,8 @@ def load(table: str | Path, columns: Mapping[str, str] | None = None) -> Runs:
     return runs
 
 
-def _find(table: Path) -> Path:
+def find_table(table: Path) -> Path:
+    """The file of a table that was given as a file or as its folder."""
     if table.is_dir():
         if (table / "runs.csv").is_file():
             return table / "runs.csv"

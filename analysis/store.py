@@ -14,8 +14,11 @@ from typing import Any
 from analysis.arm_record import arm_record
 from analysis.claim import MARGIN
 from analysis.errors import OutputError
+from analysis.law_records import CHOICES, rows_part
 from analysis.laws import arm_laws
 from analysis.ledgers import law_unit
+from analysis.loss_laws import over_compute
+from analysis.losses import Losses
 from analysis.pairing import MATCHED
 from analysis.powerlaw import CONFIDENCE, MIN_POINTS, PowerLaw
 from analysis.runs import Runs
@@ -58,6 +61,7 @@ def fit_record(runs: Runs) -> dict[str, Any]:
             "method": "least squares of ln L on ln C, each size the mean over its seeds",
             "rows": "finished runs that are part of a pair",
             "confidence": CONFIDENCE,
+            **CHOICES,
         },
         "ledgers": {
             ledger: {arm: _law(law, ledger) for arm, law in arm_laws(runs, ledger).items()} for ledger in runs.ledgers
@@ -106,6 +110,25 @@ def multiplier_record(runs: Runs, headline: str, claim: float | None = None, mar
     }
 
 
+def losses_record(losses: Losses) -> dict[str, Any]:
+    """The head of fit.json for a bare table of losses: its power laws and what became of its rows."""
+    return {
+        **_header(losses),
+        "choices": {
+            "law": "L = A C^-alpha",
+            "method": "least squares of ln L on ln C",
+            "rows": "every finished row",
+            "confidence": CONFIDENCE,
+            **CHOICES,
+        },
+        "ledgers": {
+            ledger: {arm: _law(law, ledger) for arm, law in laws.items()}
+            for ledger, laws in over_compute(losses).items()
+        },
+        "hygiene": rows_part(losses),
+    }
+
+
 def package_version() -> str:
     """Version of the installed package, or "unknown" where only its files are."""
     try:
@@ -114,7 +137,7 @@ def package_version() -> str:
         return "unknown"
 
 
-def _header(runs: Runs) -> dict[str, Any]:
+def _header(runs: Runs | Losses) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "version": package_version(),

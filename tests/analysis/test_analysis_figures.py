@@ -9,15 +9,18 @@ import pandas as pd
 import pytest
 from legibility import flaws, texts
 
+from analysis.allocation import compute_range
 from analysis.collect import CURVE_COLUMNS, csv_text
 from analysis.curves import load_curves
 from analysis.errors import TableError
-from analysis.figures import draw_all, loss_compute, paired_losses, render, training_curves
+from analysis.figures import draw_all, frontier, loss_compute, paired_losses, render, training_curves
 from analysis.figures.style import looks
 from analysis.laws import arm_laws
 from analysis.ledgers import axis_unit
 from analysis.multiplier import estimates
 from analysis.runs import load
+from analysis.size_tokens import fit as fit_size_tokens
+from analysis.size_tokens import loss_at
 from scaling.compute import PFLOPS_DAY
 
 COMPUTE = (1e18, 2e18, 4e18, 8e18, 1.6e19)
@@ -211,6 +214,41 @@ def test_training_curves_are_legible_for_any_number_of_sizes(swept, planted, tab
     figure = training_curves(runs, pd.concat(many))
     assert flaws(figure) == []
     assert len([axes for axes in figure.axes if axes.get_lines()]) == sizes
+
+
+@pytest.fixture
+def law():
+    size, tokens = (x.ravel() for x in np.meshgrid(np.geomspace(3e7, 1e10, 7), np.geomspace(1e9, 1e12, 6)))
+    true = np.array([math.log(480), math.log(2100), math.log(1.8), 0.35, 0.37])
+    return fit_size_tokens(size, tokens, loss_at(true, size, tokens), true * 1.01)
+
+
+def test_the_best_use_of_compute_lies_under_every_run_and_curve(law):
+    figure = frontier(law)
+    assert flaws(figure) == []
+    (axes,) = figure.axes
+    solid, dashed = (line for line in axes.get_lines() if line.get_gid() == "best")
+    assert (solid.get_linestyle(), dashed.get_linestyle()) == ("-", "--")
+    low, high = compute_range(law)
+    assert (solid.get_xdata()[0], solid.get_xdata()[-1]) == pytest.approx((low / PFLOPS_DAY, high / PFLOPS_DAY))
+    assert dashed.get_xdata()[-1] == pytest.approx(10 * solid.get_xdata()[-1])
+    sizes = [line for line in axes.get_lines() if line.get_gid() == "size"]
+    assert len(sizes) == 5
+    (runs,) = (child for child in axes.collections if child.get_gid() == "runs")
+    for x, y in (*(line.get_xydata().T for line in sizes), runs.get_offsets().T):
+        best = np.exp(np.interp(np.log(x), np.log(solid.get_xdata()), np.log(solid.get_ydata())))
+        assert (y >= best * (1 - 1e-3)).all()
+    assert "best N, as C^0.51" in {t.get_text() for t in texts(figure)}
+    assert axes.get_xlabel() == "training compute, 6 N D (PFLOP/s-days)"
+
+
+@pytest.mark.parametrize("factor", [1e-9, 1e-3, 1e3])
+def test_the_best_use_of_compute_is_legible_at_any_scale(law, factor):
+    rows = law.rows
+    size, tokens = np.exp(rows.x + rows.centre[0]) * factor**0.5, np.exp(rows.y + rows.centre[1]) * factor
+    moved = law.parameters + law.parameters[[3, 4, 3, 4, 3]] * math.log(factor) * [0.5, 1, 0, 0, 0]
+    other = fit_size_tokens(size, tokens, np.exp(rows.ln_loss), moved * 1.01)
+    assert flaws(frontier(other)) == []
 
 
 def test_every_figure_is_written_as_png_and_svg(swept, tmp_path):

@@ -228,3 +228,12 @@ def test_numbers_are_rounded_to_what_the_interval_supports():
     assert [seconds_text(x) for x in (3.14159, 300, 9000)] == ["3.1 s", "5.0 min", "2.5 h"]
     assert arm_name("block") == "Block AttnRes"
     assert arm_name("x" * 99) == "x" * 23 + "\u2026"
+
+
+def test_the_page_shows_the_law_of_parameters_and_tokens_where_there_is_one(planted, table):
+    runs = load(table(planted({"block": 1.25})))
+    names = ["loss_compute_model.png", "paired_losses.png"]
+    section = "## Loss against parameters and tokens"
+    assert section not in page(runs, "model", [Path(name) for name in names], "title")
+    shown = page(runs, "model", [Path(name) for name in [*names, "size_tokens_block.png"]], "title")
+    assert "(size_tokens_block.png)" in shown.partition(section)[2]
