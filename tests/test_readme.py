@@ -104,3 +104,10 @@ def test_the_readme_names_files_that_exist():
     for name in re.findall(r"`([\w./-]+/)`|\(((?:results|configs)/[^)]+)\)", README):
         path = next(filter(None, name))
         assert (ROOT / path).exists() or path.startswith("runs/"), path
+
+
+def test_the_table_of_faults_names_tests_that_exist():
+    sources = "".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
+    named = re.findall(r"(test_\w+)`", (ROOT / "tests/README.md").read_text())
+    assert len(named) > 40
+    assert [name for name in named if f"def {name}(" not in sources] == []
