@@ -7,6 +7,7 @@ import math
 from analysis.multiplier import Multiplier
 from analysis.runs import Runs
 from analysis.seeds import seed_noise
+from analysis.separate import separate_slopes
 from analysis.wording import arm_name, range_text, times
 
 SIGNIFICANT = 0.05
@@ -37,6 +38,7 @@ def caveats(runs: Runs, by_ledger: dict[str, list[Multiplier]], headline: str) -
         *(f"{arm_name(m.arm)} has no interval: {m.reason}." for m in answered if m.interval is None),
         *_seeds(runs, answered),
         _rounding(answered),
+        *map(_trend, answered),
         _sizes(answered),
         _extrapolation(answered),
         _span(answered),
@@ -79,6 +81,18 @@ def _rounding(answered: list[Multiplier]) -> str:
     return (
         f"Losses were rounded to steps of {answered[0].loss_step:g}, which alone scatters a size's multiplier by "
         f"{worst:.1%} (one standard deviation); the interval holds that."
+    )
+
+
+def _trend(m: Multiplier) -> str:
+    slopes = separate_slopes(m.pairs)
+    if slopes is None or slopes.exponent_difference.p_value >= SIGNIFICANT:
+        return ""
+    ends = [times(slopes.at(ln_compute).multiplier) for ln_compute in slopes.arm.ln_compute_range]
+    return (
+        f"{arm_name(m.arm)}'s multiplier changes with compute: with an exponent for each arm it goes from {ends[0]} at "
+        f"the smallest size to {ends[1]} at the largest (p {slopes.exponent_difference.p_value:.2g} that the exponents "
+        "are equal). The one number is a mean over these sizes, and its interval is wide because of it."
     )
 
 

@@ -18,6 +18,7 @@ h1 { line-height: 1.2; } h2 { margin-top: 2.2rem; border-bottom: 1px solid #ddd;
 img { width: 100%; max-width: 29rem; display: block; margin: 1rem auto; }
 table { border-collapse: collapse; display: block; overflow-x: auto; font-size: 0.85rem; margin: 1rem 0; }
 th, td { padding: 0.25rem 0.7rem 0.25rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid #e4e4e4; }
+td:first-child { white-space: nowrap; }
 th { white-space: nowrap; }
 code { overflow-wrap: anywhere; }
 """

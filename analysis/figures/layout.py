@@ -28,15 +28,28 @@ def new_figure(height: float) -> Figure:
     return figure
 
 
+EVEN_SPAN = 4
+"""Largest over smallest number up to which a logarithmic axis has evenly spaced ticks."""
+
+
 def plain_log_axis(axis: Axis, narrow: bool = False) -> None:
     """Numbers as people write them on a logarithmic axis, few enough not to touch (fewer on a narrow panel)."""
     axis.set_major_locator(_RoundNumbers(narrow))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: _number_beside(value, axis)))
     axis.set_minor_locator(NullLocator())
 
 
+def _number_beside(value: float, axis: Axis) -> str:
+    """A tick's number; where ticks are evenly spaced, with as many decimals as its neighbours."""
+    low, high = axis.get_view_interval()
+    if high / low >= EVEN_SPAN:
+        return f"{value:g}"
+    decimals = max(len(f"{tick:g}".partition(".")[2]) for tick in axis.get_majorticklocs())
+    return f"{value:.{decimals}f}"
+
+
 class _RoundNumbers(Locator):
-    """Evenly spaced numbers where the axis spans less than a factor of four, else 1, 2, 5 or whole decades."""
+    """Evenly spaced numbers where the axis spans less than EVEN_SPAN, else 1, 2, 5 or whole decades."""
 
     def __init__(self, narrow: bool) -> None:
         self.narrow = narrow
@@ -46,7 +59,7 @@ class _RoundNumbers(Locator):
 
     def tick_values(self, vmin: float, vmax: float) -> Sequence[float]:
         span = vmax / vmin
-        if span < 4:
+        if span < EVEN_SPAN:
             return MaxNLocator(3 if self.narrow else 6, steps=NICE_STEPS).tick_values(vmin, vmax)
         if self.narrow:
             return LogLocator(subs=(1, 3) if span < 100 else (1,), numticks=4).tick_values(vmin, vmax)

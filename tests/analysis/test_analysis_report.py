@@ -141,6 +141,19 @@ def test_a_multiplier_that_changes_with_size_is_a_caveat(planted, table):
     assert "One multiplier does not fit every size of Block AttnRes (p " in page_of(table(rows, "changing"))
 
 
+def test_a_multiplier_that_changes_with_compute_is_a_caveat_without_seeds_too(planted, table):
+    rows = planted({"block": 1.2}, noise=0.0005, compute=(1e18, 2e18, 4e18, 8e18))
+    assert "multiplier changes with compute" not in page_of(table(rows, "same"))
+    for place, size in enumerate(("s0", "s1", "s2", "s3")):
+        for row in rows:
+            if row["variant"] == "block" and row["size"] == size:
+                row["val_loss"] *= 1 - 0.005 * place
+    said = page_of(table(rows, "changing"))
+    assert re.search(
+        r"Block AttnRes's multiplier changes with compute: .* from 1\.\d+ at .* to 1\.\d+ at the largest", said
+    )
+
+
 def test_hygiene_is_on_the_page(planted, table):
     rows = planted({"block": 1.25}, noise=0.001, compute=(1e18, 2e18, 4e18, 8e18, 16e18))
     for row in rows:
