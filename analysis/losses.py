@@ -144,7 +144,7 @@ def _read(path: Path, columns: Mapping[str, str] | None) -> tuple[bytes, list[st
     try:
         data = path.read_bytes()
         reader = csv.reader(io.StringIO(data.decode("utf-8-sig"), newline=""))
-        header = renamed(path, [name.strip() for name in next(reader, [])], columns or {})
+        header = renamed(path, [name.strip() for name in next(reader, [])], columns or {}, also=sum(NAMES.values(), ()))
         rows = [
             (reader.line_num, dict(zip(header, map(str.strip, cells))))
             for cells in reader

@@ -6,7 +6,7 @@ import csv
 import hashlib
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -138,13 +138,20 @@ def _rows(path: Path, text: str, columns: Mapping[str, str]) -> list[dict[str, A
     return rows
 
 
-def renamed(path: Path, header: list[str], columns: Mapping[str, str]) -> list[str]:
+def renamed(path: Path, header: list[str], columns: Mapping[str, str], also: Iterable[str] = ()) -> list[str]:
     """The header in our names. A column that already has one of the names asked for loses it.
+
+    Args:
+        path: of the table, for messages.
+        header: names in the file.
+        columns: our names of columns with the file's.
+        also: further names that count as ours.
 
     Raises:
         TableError: a name that is none of ours, or a column that the file does not have.
     """
-    known = (*_NEEDED, *NUMBERS, *(name for name in TEXTS if name not in _NEEDED), "seed")
+    known = (*_NEEDED, *NUMBERS, *(name for name in TEXTS if name not in _NEEDED), "seed", *also)
+    known = tuple(dict.fromkeys(known))
     for ours, theirs in columns.items():
         if ours not in known:
             raise TableError(f"there is no column {ours!r} to be read from another: it can be {', '.join(known)}")

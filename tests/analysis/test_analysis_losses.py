@@ -240,3 +240,16 @@ def test_a_negative_number_of_replicates_is_refused(table, analysis):
     status, _, err = analysis("fit", table(bare_rows()), "--replicates", "-1")
     assert status == 2
     assert "give 0 or more" in err
+
+
+def test_a_bare_table_under_other_names_is_read_as_ours(tmp_path):
+    file = tmp_path / "digitised.csv"
+    rows = [(n, 6 * n * d, 1.7 + 400 * n**-0.34 + 410 * d**-0.28) for n in (1e7, 1e8, 1e9) for d in (1e9, 1e10)]
+    file.write_text("Model Size,Training FLOP,y\n" + "".join(f"{n},{c},{loss}\n" for n, c, loss in rows))
+    assert not is_bare(file)
+    columns = {"N": "Model Size", "C": "Training FLOP", "loss": "y"}
+    assert is_bare(file, columns)
+    size, tokens, loss = load_losses(file, columns).over_size["all rows"]
+    assert sorted(set(size)) == [1e7, 1e8, 1e9]
+    assert sorted(set(tokens.round())) == [1e9, 1e10]
+    assert sorted(loss) == sorted(row[2] for row in rows)
