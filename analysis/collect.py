@@ -90,6 +90,8 @@ def _read(directory: RunDirectory) -> tuple[dict[str, Any], list[dict[str, Any]]
     try:
         status = directory.read_status()
         run = directory.read_run()
+        if run is None and status["state"] == "failed":
+            return row | {"note": str(status.get("message", ""))}, curve
         if run is None and status["state"] != "pending":
             raise RecordError("run.json is missing: delete the run directory and train again")
         notes = [str(status["message"])] if status.get("message") else []
@@ -152,7 +154,7 @@ def _finish(row: dict[str, Any], directory: RunDirectory) -> None:
     """Fill in what result.json says, and check that it belongs to this run."""
     result = directory.read_result()
     if result is None:
-        raise RecordError("status.json says finished and result.json is missing: delete status.json and train again")
+        raise RecordError("result.json is missing: train again")
     for key in ("run", "tokens", "data_hash"):
         if result[key] != row[key]:
             raise RecordError(f"result.json has {key} {result[key]}, this run has {row[key]}: it is another run's file")

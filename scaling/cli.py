@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 from jsonargparse import ArgumentError, ArgumentParser
 
 from scaling.config import DataConfig, ExecutionConfig, ModelConfig, ResidualConfig, RunConfig, TrainConfig
-from scaling.errors import ConfigError, ScalingError, SweepError
+from scaling.errors import ConfigError, RecordError, ScalingError, SweepError
 from scaling.loading import given_overrides, load, override_arguments
 
 SWEEP_GROUPS = {"data": DataConfig, "train": TrainConfig, "execution": ExecutionConfig}
@@ -71,7 +72,7 @@ def train(given: Any) -> int:
 
 def sweep(given: Any) -> int:
     """Every run of a sweep file."""
-    from scaling.data.shards import load_index
+    from scaling.data.corpus import check_tokens, open_corpus
     from scaling.sweep.estimate import device_seconds
     from scaling.sweep.plan import read_plan
     from scaling.sweep.queue import LocalQueue
@@ -91,7 +92,10 @@ def sweep(given: Any) -> int:
     console.print(table)
     if given.dry_run or not left:
         return 0
-    load_index(plan.runs[0].data, plan.runs[0].execution.data_folder)  # refuse now rather than once a run
+    for config in plan.runs:  # refuse now rather than once a run
+        index = open_corpus(config).index
+        with contextlib.suppress(RecordError):  # one run's damaged files are that run's failure
+            check_tokens(config.directory, index)
     for ending in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(ending, signal.default_int_handler)
     with Watch(plan.runs, directories, console) as watch:

@@ -150,13 +150,13 @@ class RunDirectory:
     def read_status(self) -> dict[str, Any]:
         """status.json with the state that holds now.
 
-        A run with a result is `finished`, whatever its process could still write; one whose process died is `lost`,
-        never `running`.
+        A run with a result is `finished`, whatever its process could still write, and none without is; one whose
+        process died is `lost`, never `running`.
         """
         status = self._read("status.json") or {"state": "pending"}
         if (self.path / "result.json").exists():
             status["state"] = "finished"
-        elif status.get("state") == "running" and not self.is_locked():
+        elif status.get("state") in ("running", "finished") and not self.is_locked():
             status["state"] = "lost"
         return status
 

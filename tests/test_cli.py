@@ -153,6 +153,23 @@ def test_a_sweep_from_plan_to_status(capsys, sweep_file, tiny_run):
     assert "activations" in out
 
 
+def test_a_sweep_that_its_corpus_cannot_serve_is_refused_before_it_starts(capsys, sweep_file, tiny_run):
+    lines = complaint_of(capsys, "sweep", sweep_file, "--train.validation_tokens", 64 * 10**6)
+    assert len(lines) == 1
+    assert "train.validation_tokens" in lines[0]
+    assert not Path(tiny_run.execution.runs_folder, "tiny").exists()
+
+
+def test_a_sweep_over_runs_of_other_tokens_is_refused(capsys, sweep_file, tiny_run):
+    assert main(["sweep", str(sweep_file)]) == 0
+    result = next(Path(tiny_run.execution.runs_folder, "tiny").glob("baseline*/result.json"))
+    result.write_text(result.read_text().replace('"data_hash": "', '"data_hash": "0'))
+    next(Path(tiny_run.execution.runs_folder, "tiny").glob("block*/result.json")).unlink()
+    lines = complaint_of(capsys, "sweep", sweep_file)
+    assert len(lines) == 1
+    assert "trained on other tokens" in lines[0]
+
+
 def test_a_sweep_with_a_failure_ends_non_zero_and_names_it(capsys, sweep_file):
     """T5: an arm that always diverges; the others finish."""
     values = yaml.safe_load(sweep_file.read_text())

@@ -94,6 +94,9 @@ def test_a_run_with_a_result_is_finished_whatever_its_status_could_still_say(run
     run.write_status("running", step=12)
     run.write_result({"val_loss": 1.0})
     assert run.read_status()["state"] == "finished"
+    run.write_status("finished", step=12)
+    (run.path / "result.json").unlink()
+    assert run.read_status()["state"] == "lost"
 
 
 def test_somebody_who_looks_does_not_keep_a_run_from_starting(run):

@@ -145,20 +145,32 @@ def _read_file(path: Path, builder: str, field: str) -> Documents:
     import datasets
 
     datasets.logging.set_verbosity(logging.CRITICAL)  # its errors reach the user as ours
-    options: dict[str, Any] = {}
-    if builder == "text":
-        options, field = {"sample_by": "document"}, "text"
     with _damage_named(str(path)), tempfile.TemporaryDirectory() as cache:
         if path.suffix == ".zst":
             _check_zst(path)
         _check_size(path, builder)
+        if builder == "text":
+            yield [_whole_text(path)]
+            return
         try:
             dataset = datasets.load_dataset(
-                builder, data_files=[str(path)], split="train", streaming=True, cache_dir=cache, **options
+                builder, data_files=[str(path)], split="train", streaming=True, cache_dir=cache
             )
         except StopIteration:  # a JSON file without a line
             return
     yield from _read_dataset(dataset, str(path), field)
+
+
+def _whole_text(path: Path) -> str:
+    """A text file is one document. Not by `datasets`, which takes a third of a second for each file."""
+    import fsspec
+
+    with fsspec.open(str(path), "rb", compression="infer") as file:
+        data = file.read()
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise DataError(f"{path} is not UTF-8: convert it (iconv -f LATIN1 -t UTF-8 FILE)") from None
 
 
 def _read_parquet(path: Path, field: str) -> Documents:

@@ -39,6 +39,11 @@ def read_plan(path: str | Path, overrides: Mapping[str, Any] | None = None) -> P
     outside_train = {key: value for key, value in overrides.items() if not key.startswith("train.")}
     sweep = build(SweepConfig, override(values, outside_train), where=str(path))
 
+    if sweep.name != Path(path).stem:
+        raise ConfigError(
+            f"name is {sweep.name!r}: must be the file's own, {Path(path).stem!r}, which its runs and results go by",
+            where=str(path),
+        )
     sizes = [expand(RunConfig, size, folder) for size in sweep.sizes]
     execution = asdict(sweep.execution)
     execution["runs_folder"] = str(Path(sweep.execution.runs_folder) / sweep.name)

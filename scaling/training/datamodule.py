@@ -6,8 +6,8 @@ import lightning.pytorch as pl
 from torch.utils.data import DataLoader
 
 from scaling.config import RunConfig
-from scaling.data.batches import BatchOrder, TrainingBatches, ValidationBatches, chain
-from scaling.data.shards import Index, TokenReader, load_index
+from scaling.data.batches import TrainingBatches, ValidationBatches, chain
+from scaling.data.corpus import open_corpus
 
 
 class TokenData(pl.LightningDataModule):
@@ -20,23 +20,14 @@ class TokenData(pl.LightningDataModule):
             DataError: the corpus is not prepared, damaged, or smaller than the run needs.
         """
         super().__init__()
-        train, execution = config.train, config.execution
-        self.config = config
-        self.index: Index = load_index(config.data, execution.data_folder)
-        self.training = TokenReader(self.index, "train", train.seq_len)
-        self.validation = TokenReader(self.index, "validation", train.seq_len)
-        self.order = BatchOrder(
-            self.training.n_windows, train.seq_len, config.batch_sequences, config.seed, train.allow_repeat
-        )
-        self.order.check(config.steps)
-        ValidationBatches(self.validation, train.validation_tokens, config.micro_batch, world=execution.devices)
+        self.config, self.corpus = config, open_corpus(config)
 
     def train_dataloader(self) -> DataLoader:
         """Micro-batches of this rank from the trainer's step on."""
         assert self.trainer is not None
         batches = TrainingBatches(
-            self.training,
-            self.order,
+            self.corpus.training,
+            self.corpus.order,
             self.config.steps,
             self.config.micro_batch,
             self.trainer.global_rank,
@@ -49,7 +40,7 @@ class TokenData(pl.LightningDataModule):
         """Micro-batches of this rank over the fixed validation tokens."""
         assert self.trainer is not None
         batches = ValidationBatches(
-            self.validation,
+            self.corpus.validation,
             self.config.train.validation_tokens,
             self.config.micro_batch,
             self.trainer.global_rank,
@@ -59,7 +50,7 @@ class TokenData(pl.LightningDataModule):
 
     def extend_hash(self, batches_hash: str, step: int) -> str:
         """Chain the global batch of one step to the hash of those before it."""
-        return chain(batches_hash, self.training, self.order.batch(step))
+        return chain(batches_hash, self.corpus.training, self.corpus.order.batch(step))
 
     def _loader(self, batches: TrainingBatches | ValidationBatches) -> DataLoader:
         return DataLoader(batches, batch_size=None, num_workers=self.config.execution.workers)

@@ -21,7 +21,8 @@ from rich.console import Console
 
 from scaling.compute import forward_flops, ledgers, parameters
 from scaling.config import ExecutionConfig, RunConfig, digest
-from scaling.data.shards import Index, load_index
+from scaling.data.corpus import check_tokens
+from scaling.data.shards import load_index
 from scaling.errors import (
     Busy,
     CheckpointError,
@@ -56,7 +57,7 @@ def train(config: RunConfig, console: Console) -> dict[str, Any]:
             raise Busy(f"{run.name} is being trained by another process: wait for it, or stop it first")
         result = run.read_result()
         if result is not None:
-            _check_tokens(run, result.get("data_hash"), load_index(config.data, config.execution.data_folder))
+            check_tokens(run, load_index(config.data, config.execution.data_folder))
             return result
         with _failures_recorded(run, config):
             return _train(run, config, console)
@@ -89,7 +90,7 @@ def _train(run: RunDirectory, config: RunConfig, console: Console) -> dict[str, 
         "tokens": config.tokens,
         "val_loss": recorder.progress.val_loss,
         "val_tokens": config.train.validation_tokens,
-        "data_hash": data.index.hash,
+        "data_hash": data.corpus.index.hash,
         "batches_hash": recorder.progress.batches_hash,
         "weights_hash": weights_hash(module.model),
     }
@@ -161,8 +162,7 @@ def _record_attempt(run: RunDirectory, config: RunConfig, data: TokenData, check
         CheckpointError: the directory's run was trained on other tokens.
     """
     before = run.read_run() or {}
-    if before:
-        _check_tokens(run, before.get("data", {}).get("hash"), data.index)
+    check_tokens(run, data.corpus.index)
     attempts = before.get("attempts", [])
     attempt = len(attempts) + 1
     if not is_first_process():
@@ -197,22 +197,14 @@ def _record_attempt(run: RunDirectory, config: RunConfig, data: TokenData, check
             },
             "data": {
                 "name": config.data.name,
-                "hash": data.index.hash,
-                "train_tokens": data.index.tokens("train"),
+                "hash": data.corpus.index.hash,
+                "train_tokens": data.corpus.index.tokens("train"),
                 "validation_tokens": config.train.validation_tokens,
             },
             "attempts": [*attempts, entry],
         }
     )
     return attempt
-
-
-def _check_tokens(run: RunDirectory, recorded: str | None, index: Index) -> None:
-    if recorded != index.hash:
-        raise CheckpointError(
-            f"{run.path} was trained on other tokens than {index.folder} has now: "
-            "give another execution.runs_folder, or delete the run directory"
-        )
 
 
 def _stopped(run: RunDirectory) -> str:

@@ -92,6 +92,14 @@ def edit(name, change):
     return spoil
 
 
+def test_a_finished_run_without_its_result_is_lost(sweep, tmp_path, one_run, analysis):
+    broken = one_run(sweep, "block", 64, seed=7)
+    without("result.json")(broken)
+    assert analysis("collect", sweep, tmp_path / "out")[0] == 0
+    [row] = [row for row in read(tmp_path / "out" / "runs.csv") if row["run"] == broken.name]
+    assert (row["status"], row["val_loss"]) == ("lost", "")
+
+
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
@@ -99,7 +107,6 @@ def edit(name, change):
         (spoil_json("status.json"), "status.json is not JSON"),
         (spoil_json("result.json"), "result.json is not JSON"),
         (without("run.json"), "run.json is missing"),
-        (without("result.json"), "result.json is missing"),
         (edit("run.json", lambda v: v["shape"].pop("d_model")), "d_model"),
         (edit("run.json", lambda v: v.pop("training")), "no 'training'"),
         (edit("run.json", lambda v: v.update(data="python")), "do not fit this version"),

@@ -347,3 +347,43 @@ def test_a_new_scheme_is_one_class(monkeypatch):
     assert not torch.equal(model_of("doubled").logits(tokens), model_of("baseline").logits(tokens))
     assert torch.equal(model_of("doubled", {"factor": 1.0}).logits(tokens), model_of("baseline").logits(tokens))
     assert isinstance(model_of("doubled").residual, nn.Module)
+
+
+@pytest.mark.parametrize("fault", ["option", "abstract", "constructor"])
+def test_a_scheme_that_cannot_be_built_is_one_line(monkeypatch, fault):
+    from scaling.errors import ConfigError
+    from scaling.model.residual.baseline import Baseline
+    from scaling.model.residual.scheme import ResidualScheme
+
+    class Faulty(ResidualScheme if fault == "abstract" else Baseline):
+        def __init__(self, n_sublayers, d_model, eps, *, initial: float = 0.1):
+            super().__init__(n_sublayers, d_model, eps)
+            nn.init.constant_(torch.empty(1), initial)
+            if fault == "constructor":
+                self.missing  # noqa: B018
+
+    monkeypatch.setitem(SCHEMES, "faulty", Faulty)
+    options = {"initial": "foo"} if fault == "option" else {}
+    with pytest.raises(ConfigError, match=r"residual scheme faulty cannot be built with options") as error:
+        build_scheme(ResidualConfig("faulty", options), 4, 8, EPS)
+    assert "\n" not in str(error.value)
+    assert "test_residual.py" in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["def broken(:\n", "import no_such_module\n", "1 / 0\n"])
+def test_a_file_of_schemes_that_cannot_be_imported_is_named(tmp_path, text):
+    """In a copy of the package, in a process of its own."""
+    import subprocess
+    import sys
+    from pathlib import Path
+
+    package = Path(__file__).parents[2] / "scaling"
+    shutil.copytree(package, tmp_path / "scaling", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "scaling/model/residual/mine.py").write_text(text)
+    sweep = Path(__file__).parents[2] / "sweeps/demo.yaml"
+    command = [sys.executable, "-m", "scaling", "sweep", str(sweep), "--dry-run"]
+    environment = {"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert "mine.py" in done.stderr

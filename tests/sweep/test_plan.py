@@ -90,6 +90,10 @@ def test_a_misspelt_variant_key_is_named(tmp_path):
     assert problems_of(tmp_path, bad) == ["variants.block.n_blocks is not a setting: there are scheme, options"]
 
 
+def test_a_sweep_goes_by_its_files_name(tmp_path):
+    assert "must be the file's own, 's'" in problems_of(tmp_path, {**SWEEP, "name": "other"})[0]
+
+
 def test_the_same_run_twice_is_refused(tmp_path):
     twice = {**SWEEP, "sizes": [SWEEP["sizes"][0]] * 2}
     assert "mean the same run" in problems_of(tmp_path, twice)[0]

@@ -94,8 +94,15 @@ def build_scheme(
     ]
     if unknown:
         raise ConfigError(unknown)
-    with torch.device(device or torch.get_default_device()):
-        return scheme(n_sublayers, d_model, eps, **config.options)
+    try:
+        with torch.device(device or torch.get_default_device()):
+            return scheme(n_sublayers, d_model, eps, **config.options)
+    except (TypeError, ValueError, AttributeError, RuntimeError) as error:  # whatever a scheme of somebody's raises
+        reason = " ".join(str(error).split())
+        raise ConfigError(
+            f"residual scheme {config.scheme} cannot be built with options {config.options} ({reason}): "
+            f"correct them, or {inspect.getsourcefile(scheme)}"
+        ) from error
 
 
 def scheme_problems(config: ResidualConfig, n_sublayers: int, d_model: int) -> list[str]:
