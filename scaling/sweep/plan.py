@@ -35,7 +35,7 @@ def read_plan(path: str | Path, overrides: Mapping[str, Any] | None = None) -> P
     overrides, folder = overrides or {}, Path(path).parent
     values = expand(SweepConfig, read_yaml(path), folder)
     if isinstance(values.get("train"), str):
-        values["train"] = read_yaml(folder / str(values["train"]))
+        values["train"] = read_yaml(folder / values["train"])
     outside_train = {key: value for key, value in overrides.items() if not key.startswith("train.")}
     sweep = build(SweepConfig, override(values, outside_train), where=str(path))
 

@@ -31,8 +31,8 @@ def in_folder(run, change, tmp_path, name):
     return change(run, "execution", runs_folder=str(tmp_path / name))
 
 
-def stop_after(monkeypatch, step):
-    """Make the process die (as SIGKILL would: nothing is cleaned up) right after the checkpoint of a step."""
+def killed_after(step, run, monkeypatch):
+    """Train until right after the checkpoint of a step, and die there as SIGKILL would: nothing is cleaned up."""
     from scaling.training.checkpoint import RotatingCheckpoints
 
     save = RotatingCheckpoints.save_checkpoint
@@ -42,7 +42,10 @@ def stop_after(monkeypatch, step):
         if checkpoint["global_step"] == step:
             raise SystemExit("killed")
 
-    monkeypatch.setattr(RotatingCheckpoints, "save_checkpoint", save_and_die)
+    with monkeypatch.context() as patch:
+        patch.setattr(RotatingCheckpoints, "save_checkpoint", save_and_die)
+        with pytest.raises(SystemExit):
+            result_of(run)
 
 
 def test_a_run_learns_and_writes_its_records(tiny_run):
@@ -127,10 +130,7 @@ def test_resumed_equals_never_stopped_bit_for_bit(tiny_run, change, tmp_path, mo
     tiny_run = change(change(tiny_run, "train", optimizer=optimizer), "execution", micro_batch=2)
     whole = in_folder(tiny_run, change, tmp_path, "whole")
     result_of(whole)
-    with monkeypatch.context() as patch:
-        stop_after(patch, 4)
-        with pytest.raises(SystemExit):
-            result_of(tiny_run)
+    killed_after(4, tiny_run, monkeypatch)
     assert tiny_run.directory.read_status()["state"] == "lost"
     result_of(tiny_run)
     files = [(r.directory.path / "result.json").read_bytes() for r in (whole, tiny_run)]
@@ -144,10 +144,7 @@ def test_resumed_equals_never_stopped_bit_for_bit(tiny_run, change, tmp_path, mo
 def test_killed_after_the_last_checkpoint_still_gives_the_result(tiny_run, change, tmp_path, monkeypatch):
     whole = in_folder(tiny_run, change, tmp_path, "whole")
     result_of(whole)
-    with monkeypatch.context() as patch:
-        stop_after(patch, 12)
-        with pytest.raises(SystemExit):
-            result_of(tiny_run)
+    killed_after(12, tiny_run, monkeypatch)
     assert result_of(tiny_run) == whole.directory.read_result()
 
 
@@ -174,10 +171,7 @@ def test_sigkill_at_any_moment(tiny_run, change, tmp_path):
 def test_a_truncated_checkpoint_is_said_and_passed_over(tiny_run, change, tmp_path, monkeypatch, capsys, damage):
     whole = in_folder(tiny_run, change, tmp_path, "whole")
     result_of(whole)
-    with monkeypatch.context() as patch:
-        stop_after(patch, 8)
-        with pytest.raises(SystemExit):
-            result_of(tiny_run)
+    killed_after(8, tiny_run, monkeypatch)
     for name in damage:
         path = tiny_run.directory.path / name
         path.write_bytes(path.read_bytes()[:-1000])
@@ -268,10 +262,7 @@ def test_a_finished_run_is_not_passed_off_for_other_tokens(tiny_run):
 
 
 def test_a_checkpoint_of_another_model_is_named(tiny_run, monkeypatch):
-    with monkeypatch.context() as patch:
-        stop_after(patch, 4)
-        with pytest.raises(SystemExit):
-            result_of(tiny_run)
+    killed_after(4, tiny_run, monkeypatch)
     saved = torch.load(tiny_run.directory.last_checkpoint, weights_only=True)
     saved["state_dict"].pop("model.residual.queries")
     torch.save(saved, tiny_run.directory.last_checkpoint)
@@ -342,10 +333,7 @@ def test_a_run_being_trained_is_left_alone(tiny_run):
 
 def test_a_run_does_not_go_on_with_other_tokens(tiny_run, monkeypatch):
     """T6."""
-    with monkeypatch.context() as patch:
-        stop_after(patch, 4)
-        with pytest.raises(SystemExit):
-            result_of(tiny_run)
+    killed_after(4, tiny_run, monkeypatch)
     path = tiny_run.directory.path / "run.json"
     facts = json.loads(path.read_text())
     facts["data"]["hash"] = "0" * 64
@@ -363,10 +351,7 @@ def test_a_corpus_smaller_than_the_run_needs(tiny_run, change):
 def test_compiled_and_eager_checkpoints_are_one(tiny_run, change, tmp_path, monkeypatch):
     """T7: stopped compiled, gone on eager."""
     compiled = change(tiny_run, "execution", compile=True)
-    with monkeypatch.context() as patch:
-        stop_after(patch, 4)
-        with pytest.raises(SystemExit):
-            result_of(compiled)
+    killed_after(4, compiled, monkeypatch)
     eager = change(tiny_run, "execution", compile=False)
     assert eager.directory.path == compiled.directory.path
     resumed = result_of(eager)
@@ -385,10 +370,7 @@ def test_utilisation_needs_a_peak(tiny_run, change, tmp_path, monkeypatch):
     """C6: no number rather than a wrong one."""
     for peak in (None, 1.0):
         run = in_folder(change(tiny_run, "execution", peak_tflops=peak), change, tmp_path, str(peak))
-        with monkeypatch.context() as patch:
-            stop_after(patch, 8)
-            with pytest.raises(SystemExit):
-                result_of(run)
+        killed_after(8, run, monkeypatch)
         status = run.directory.read_status()
         assert ("utilisation" in status) == (peak is not None)
         if peak:
