@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from scaling.config import ModelConfig, ResidualConfig
+from scaling.model.linear import Linear, linear
 from scaling.model.residual import build_scheme
 from scaling.model.sublayers import MLP, Attention, rotary_tables
 
@@ -36,7 +37,7 @@ class LanguageModel(nn.Module):
         )
         self.residual = build_scheme(residual, config.n_sublayers, config.d_model, config.norm_eps)
         self.norm = nn.RMSNorm(config.d_model, eps=config.norm_eps)
-        self.head = None if config.tied_head else nn.Linear(config.d_model, vocab_size, bias=False)
+        self.head = None if config.tied_head else Linear(config.d_model, vocab_size)
         self.register_buffer("cos", torch.empty(seq_len, config.head_dim), persistent=False)
         self.register_buffer("sin", torch.empty(seq_len, config.head_dim), persistent=False)
         self.init_weights(seed)
@@ -81,13 +82,14 @@ class LanguageModel(nn.Module):
         rotary = (self.cos[: tokens.shape[1]], self.sin[: tokens.shape[1]])
         state = self.residual.start(self.embedding(tokens))
         for i, sublayer in enumerate(self.sublayers):
-            state = self.residual.write(state, i, sublayer(self.residual.read(state, i), rotary))
+            x = self.residual.normed_read(state, i, sublayer.norm)
+            state = self.residual.write(state, i, sublayer(x, rotary))
         return self.norm(self.residual.finish(state))
 
     def logits(self, tokens: Tensor) -> Tensor:
         """Token ids (B, T) to logits (B, T, V)."""
         weight = self.embedding.weight if self.head is None else self.head.weight
-        return F.linear(self.hidden(tokens), weight)
+        return linear(self.hidden(tokens), weight)
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Mean cross-entropy in nats per token of targets (B, T) given tokens (B, T), in float32."""

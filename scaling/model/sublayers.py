@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from scaling.config import ModelConfig
+from scaling.model.linear import Linear
 
 
 def rotary_tables(head_dim: int, seq_len: int, theta: float) -> tuple[Tensor, Tensor]:
@@ -36,14 +37,13 @@ class Attention(nn.Module):
         self.head_dim = config.head_dim
         d_model, width = config.d_model, config.head_dim
         self.norm = nn.RMSNorm(d_model, eps=config.norm_eps)
-        self.query = nn.Linear(d_model, self.n_heads * width, bias=False)
-        self.key = nn.Linear(d_model, self.n_kv_heads * width, bias=False)
-        self.value = nn.Linear(d_model, self.n_kv_heads * width, bias=False)
-        self.out = nn.Linear(self.n_heads * width, d_model, bias=False)
+        self.query = Linear(d_model, self.n_heads * width)
+        self.key = Linear(d_model, self.n_kv_heads * width)
+        self.value = Linear(d_model, self.n_kv_heads * width)
+        self.out = Linear(self.n_heads * width, d_model)
 
     def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
-        """(B, T, D) to (B, T, D)."""
-        x = self.norm(x)
+        """Normed (B, T, D) to (B, T, D)."""
         query, key, value = (
             project(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
             for project in (self.query, self.key, self.value)
@@ -64,11 +64,10 @@ class MLP(nn.Module):
     def __init__(self, config: ModelConfig):
         super().__init__()
         self.norm = nn.RMSNorm(config.d_model, eps=config.norm_eps)
-        self.gate = nn.Linear(config.d_model, config.d_ff, bias=False)
-        self.up = nn.Linear(config.d_model, config.d_ff, bias=False)
-        self.down = nn.Linear(config.d_ff, config.d_model, bias=False)
+        self.gate = Linear(config.d_model, config.d_ff)
+        self.up = Linear(config.d_model, config.d_ff)
+        self.down = Linear(config.d_ff, config.d_model)
 
     def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
-        """(B, T, D) to (B, T, D); positions do not matter here."""
-        x = self.norm(x)
+        """Normed (B, T, D) to (B, T, D); positions do not matter here."""
         return self.down(F.silu(self.gate(x)) * self.up(x))

@@ -6,23 +6,40 @@ embedding and belongs to no block.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from scaling.errors import ConfigError
-from scaling.model.residual.depth_attention import Source, as_source, depth_attention
+from scaling.model.residual.depth_attention import Mixed, key_logits, merge, mix
 from scaling.model.residual.scheme import ResidualScheme
 
 DEFAULT_BLOCKS = 8  # PAPER section 1 recommends about 8
+READS_PER_BATCH = 4  # fewer make more passes over the finished sources, more make longer merges
+
+
+class Source(NamedTuple):
+    """The embedding or a finished block's sum."""
+
+    value: Tensor
+    """(B, T, D)."""
+    logits: dict[int, Tensor]
+    """For the reads to come: (S, B, T) of a batch under the number of its first read, (1, B, T) of a read alone."""
 
 
 class BlockState(NamedTuple):
-    """The embedding and the finished blocks, and the open block's sum so far (B, T, D), None when none is open."""
+    """What the reads to come can see."""
 
+    weights: Tensor
+    """Queries times gains of the key norm (L, D)."""
     sources: tuple[Source, ...]
+    """The embedding and the finished blocks."""
+    mixed: Mixed
+    """The first of these, mixed for the batch of reads that began last."""
     partial: Tensor | None
+    """The open block's sum so far (B, T, D); None when none is open."""
 
 
 def block_ends(n_sublayers: int, n_blocks: int | None = None, block_size: int | None = None) -> tuple[int, ...]:
@@ -34,6 +51,15 @@ def block_ends(n_sublayers: int, n_blocks: int | None = None, block_size: int | 
         return (*range(block_size, n_sublayers, block_size), n_sublayers)
     assert n_blocks is not None
     return tuple((i + 1) * n_sublayers // n_blocks for i in range(n_blocks))
+
+
+def read_batches(ends: tuple[int, ...], at_least: int = READS_PER_BATCH) -> tuple[int, ...]:
+    """The read with which each batch begins: the first, then at block ends, at least this many reads apart."""
+    begins = [1]
+    for end in ends:
+        if end - begins[-1] >= at_least:
+            begins.append(end)
+    return tuple(begins)
 
 
 class Block(ResidualScheme, name="block"):
@@ -65,6 +91,7 @@ class Block(ResidualScheme, name="block"):
                     "the model's sublayers"
                 )
         self.ends = block_ends(n_sublayers, n_blocks, block_size)
+        self.batches = read_batches(self.ends)
         # Row l - 1 serves the read of sublayer l; the last row serves the final read.
         self.queries = nn.Parameter(torch.empty(n_sublayers, d_model))
         self.gains = nn.Parameter(torch.empty(n_sublayers, d_model))
@@ -77,24 +104,51 @@ class Block(ResidualScheme, name="block"):
 
     def start(self, embedding: Tensor) -> BlockState:
         """Source 0 is the embedding (B, T, D)."""
-        return BlockState((as_source(embedding, self.eps),), None)
+        weights = self.queries * self.gains
+        source = self._source(embedding, weights, 1)
+        return BlockState(weights, (source,), self._mix((source,), 1), None)
+
+    def _source(self, value: Tensor, weights: Tensor, read: int) -> Source:
+        """A source that is seen from this read on."""
+        begins = [read, *(b for b in self.batches if b > read)]
+        if begins[0] not in self.batches:  # the batch has begun: the rest of it sees this source one by one
+            begins[:1] = range(read, begins[1] if len(begins) > 1 else self.n_sublayers + 1)
+        sizes = [b - a for a, b in pairwise([*begins, self.n_sublayers + 1])]
+        logits = key_logits(value, weights[read - 1 :], self.eps).split(sizes)
+        return Source(value, dict(zip(begins, logits, strict=True)))
+
+    def _mix(self, sources: tuple[Source, ...], read: int) -> Mixed:
+        return mix([s.value for s in sources], [s.logits[read] for s in sources])
 
     def read(self, state: BlockState, sublayer: int) -> Tensor:
         """Depth attention (B, T, D) over the sources, the open block's sum last; the embedding itself at first."""
+        return self._read(state, sublayer, None)
+
+    def normed_read(self, state: BlockState, sublayer: int, norm: nn.RMSNorm) -> Tensor:
+        """`read` and the sublayer's PreNorm as one, so that the read itself need not be kept."""
+        return self._read(state, sublayer, norm)
+
+    def _read(self, state: BlockState, sublayer: int, norm: nn.RMSNorm | None) -> Tensor:
         if sublayer == 0:
-            return state.sources[0].value
-        sources = list(state.sources)
-        if state.partial is not None:
-            sources.append(as_source(state.partial, self.eps))
-        return depth_attention(self.queries[sublayer - 1] * self.gains[sublayer - 1], sources)
+            value = state.sources[0].value
+            return value if norm is None else norm(value)
+        begin = max(b for b in self.batches if b <= sublayer)
+        since = [(s.value, s.logits[sublayer][0]) for s in state.sources[len(state.mixed.sources) // 2 :]]
+        open_block = None if state.partial is None else (state.partial, state.weights[sublayer - 1])
+        if norm is None or not (since or open_block):  # a norm alone is the norm's own business
+            value = merge(state.mixed, sublayer - begin, since, open_block, None, self.eps)
+            return value if norm is None else norm(value)
+        return merge(state.mixed, sublayer - begin, since, open_block, norm.weight, self.eps)
 
     def write(self, state: BlockState, sublayer: int, output: Tensor) -> BlockState:
         """Add the output (B, T, D) to the open block, and close the block after its last sublayer."""
         output = output.to(state.sources[0].value.dtype)  # under autocast the stream stays as wide as the embedding
         partial = output if state.partial is None else state.partial + output
-        if sublayer + 1 in self.ends:
-            return BlockState((*state.sources, as_source(partial, self.eps)), None)
-        return BlockState(state.sources, partial)
+        if sublayer + 1 not in self.ends:
+            return state._replace(partial=partial)
+        sources = (*state.sources, self._source(partial, state.weights, sublayer + 1))
+        mixed = self._mix(sources, sublayer + 1) if sublayer + 1 in self.batches else state.mixed
+        return BlockState(state.weights, sources, mixed, None)
 
     def finish(self, state: BlockState) -> Tensor:
         """Depth attention (B, T, D) over the embedding and every block."""

@@ -52,6 +52,10 @@ class ResidualScheme(nn.Module, ABC):
     def read(self, state: Any, sublayer: int) -> Tensor:
         """What sublayer 0 .. L-1 sees, before its own PreNorm: (B, T, D)."""
 
+    def normed_read(self, state: Any, sublayer: int, norm: nn.RMSNorm) -> Tensor:
+        """`read` with the sublayer's PreNorm: (B, T, D). A scheme may do the two as one."""
+        return norm(self.read(state, sublayer))
+
     @abstractmethod
     def write(self, state: Any, sublayer: int, output: Tensor) -> Any:
         """The state once the sublayer's output (B, T, D) is in it."""
