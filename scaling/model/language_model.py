@@ -6,12 +6,13 @@ Letters: B batch, T time, D width, V vocabulary, L sublayers.
 from __future__ import annotations
 
 import hashlib
+from typing import cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from scaling.config import ModelConfig, ResidualConfig
+from scaling.model.cross_entropy import linear_cross_entropy
 from scaling.model.linear import Linear, linear
 from scaling.model.residual import build_scheme
 from scaling.model.sublayers import MLP, Attention, rotary_tables
@@ -82,17 +83,19 @@ class LanguageModel(nn.Module):
         rotary = (self.cos[: tokens.shape[1]], self.sin[: tokens.shape[1]])
         state = self.residual.start(self.embedding(tokens))
         for i, sublayer in enumerate(self.sublayers):
-            x = self.residual.normed_read(state, i, sublayer.norm)
+            x = self.residual.normed_read(state, i, cast(nn.RMSNorm, sublayer.norm))
             state = self.residual.write(state, i, sublayer(x, rotary))
         return self.norm(self.residual.finish(state))
 
+    @property
+    def head_weight(self) -> Tensor:
+        """(V, D): the head's own, or the embedding's."""
+        return self.embedding.weight if self.head is None else self.head.weight
+
     def logits(self, tokens: Tensor) -> Tensor:
         """Token ids (B, T) to logits (B, T, V)."""
-        weight = self.embedding.weight if self.head is None else self.head.weight
-        return linear(self.hidden(tokens), weight)
+        return linear(self.hidden(tokens), self.head_weight)
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Mean cross-entropy in nats per token of targets (B, T) given tokens (B, T), in float32."""
-        logits = self.logits(tokens)
-        wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        return F.cross_entropy(wide.flatten(0, -2), targets.flatten())
+        return linear_cross_entropy(self.hidden(tokens), self.head_weight, targets)

@@ -1,4 +1,4 @@
-"""The two sublayers of a dense Transformer layer, each with its own PreNorm.
+"""The two sublayers of a dense Transformer layer. Each owns its PreNorm, which is applied with the read before it.
 
 Letters: B batch, T time, D width, H heads, K key and value heads, C head width, F width of the MLP.
 """
@@ -28,7 +28,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    """PreNorm, causal self-attention with RoPE and H heads of C, sharing K key and value heads."""
+    """Causal self-attention with RoPE and H heads of C, sharing K key and value heads."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -59,7 +59,7 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """PreNorm, SwiGLU of width F."""
+    """SwiGLU of width F."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()

@@ -65,7 +65,7 @@ def merge(
     if not since and open_block is None and gain is None:
         return mixed.outs[read]
     values, logits = [value for value, _ in since], [logit for _, logit in since]
-    partial, weight = open_block or (None, None)
+    partial, weight = open_block if open_block is not None else (None, None)
     return _Merge.apply(
         gain, eps, read, mixed.outs[read], mixed.log_sum_exp, partial, weight,
         len(since), *values, *logits, *mixed.sources,
@@ -153,9 +153,7 @@ class _Mix(torch.autograd.Function):
         dots = torch.stack([torch.stack([_dot(v, grad, buffer) for grad in grads]) for v in values])
         dots = dots.to(alphas.dtype)
         d_logits = alphas * (dots - (alphas * dots).sum(0) + d_log_sum_exp)
-        d_values = [
-            _weighted_sum(alpha.unbind(0), grads).to(v.dtype) for alpha, v in zip(alphas, values, strict=True)
-        ]
+        d_values = [_weighted_sum(alpha.unbind(0), grads).to(v.dtype) for alpha, v in zip(alphas, values, strict=True)]
         return None, *d_values, *d_logits.unbind(0)
 
 
@@ -166,7 +164,7 @@ class _Merge(torch.autograd.Function):
         partial: Tensor | None, weight: Tensor | None, n: int, *rest: Tensor,
     ) -> Tensor:  # fmt: skip
         values, logits, key_scale, dtype = [out, *rest[:n]], [log_sum_exp[number], *rest[n : 2 * n]], None, out.dtype
-        if partial is not None:
+        if partial is not None and weight is not None:
             wide, weight = partial.to(log_sum_exp.dtype), weight.to(log_sum_exp.dtype)
             key_scale = _inverse_rms(wide, eps)
             values.append(wide)
@@ -178,8 +176,10 @@ class _Merge(torch.autograd.Function):
         if gain is not None:
             scale = _inverse_rms(read, eps).unsqueeze(-1)
             read.mul_(scale).mul_(gain)
-        ctx.n, ctx.number = n, number
-        ctx.save_for_backward(gain, scale, partial, weight, key_scale, logits[-1], log_sum_exp, betas, *rest[:n], *rest[2 * n :])
+        ctx.n, ctx.number, ctx.eps = n, number, eps
+        ctx.save_for_backward(
+            gain, scale, partial, weight, key_scale, logits[-1], log_sum_exp, betas, *rest[:n], *rest[2 * n :]
+        )
         return read.to(dtype)
 
     @staticmethod
@@ -197,23 +197,25 @@ class _Merge(torch.autograd.Function):
             normed = _weighted_sum(betas.unbind(0), merged).mul_(scale)
             buffer = grad * normed
             d_gain = buffer.flatten(0, -2).sum(0)
-            along = buffer.mul_(gain).sum(-1, keepdim=True) / -gain.numel()
-            grad = normed.mul_(along).addcmul_(grad, gain).mul_(scale)
+            along = buffer.mul_(gain).sum(-1, keepdim=True)
+            grad = normed.mul_(along / -gain.numel()).addcmul_(grad, gain).mul_(scale)
+            mean = (along * scale.square() * ctx.eps).squeeze(-1)  # grad . read, but for eps orthogonal to the read
         else:
             buffer = torch.empty_like(grad)
-        dots = torch.stack([_dot(grad, value, buffer) for value in merged])
-        d_logits = betas * (dots - (betas * dots).sum(0))
+            mean = _dot(grad, _weighted_sum(betas.unbind(0), merged), buffer)
+        d_logits = [beta * (_dot(grad, v, buffer) - mean) for beta, v in zip(betas[1:], merged[1:], strict=True)]
         d_out, *d_values = [beta.unsqueeze(-1) * grad for beta in betas.unbind(0)]
         d_partial = None
         if partial is not None:
             key = (weight.unsqueeze(0), key_scale, key_logit.unsqueeze(0))
-            d_partial, d_weight = _key_gradient(d_values.pop(), d_logits[-1:], merged[-1], *key)
+            d_partial, d_weight = _key_gradient(d_values.pop(), d_logits[-1].unsqueeze(0), merged[-1], *key)
             d_partial, d_weight = d_partial.to(dtype), d_weight[0]
         d_log_sum_exp = torch.zeros_like(log_sum_exp)
-        d_log_sum_exp[ctx.number] = d_logits[0]
+        if d_logits:
+            d_log_sum_exp[ctx.number] = -torch.stack(d_logits).sum(0)
         d_since = [d_value.to(dtype) for d_value in d_values]
         nothing = [None] * len(sources)
         return (
             d_gain, None, None, d_out.to(dtype), d_log_sum_exp, d_partial, d_weight,
-            None, *d_since, *d_logits[1 : 1 + ctx.n].unbind(0), *nothing,
+            None, *d_since, *d_logits[: ctx.n], *nothing,
         )  # fmt: skip

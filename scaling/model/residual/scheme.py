@@ -53,7 +53,7 @@ class ResidualScheme(nn.Module, ABC):
         """What sublayer 0 .. L-1 sees, before its own PreNorm: (B, T, D)."""
 
     def normed_read(self, state: Any, sublayer: int, norm: nn.RMSNorm) -> Tensor:
-        """`read` with the sublayer's PreNorm: (B, T, D). A scheme may do the two as one."""
+        """`read` with the sublayer's PreNorm: (B, T, D). A scheme may do the two as one, so as to keep less."""
         return norm(self.read(state, sublayer))
 
     @abstractmethod
