@@ -55,8 +55,14 @@ report: plots ## write the page of SWEEP's results
 	$(BIN)/python -m analysis multiplier $(RESULTS)
 	$(BIN)/python -m analysis report $(RESULTS)
 
-bench: setup ## measure speed side by side with what a user would pick instead
-	$(BIN)/python benchmarks/train_step.py
+bench: setup ## measure steps, memory and data side by side with what a user would pick instead: an hour, mostly compiling
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
+	$(BIN)/python benchmarks/data.py --out results/bench/data.json
+	$(BIN)/python benchmarks/memory.py --out results/bench/memory.json
+	$(BIN)/python benchmarks/train_step.py --shape wide --eager --out results/bench/wide-eager.json
+	$(BIN)/python benchmarks/train_step.py --shape wide --bf16 --out results/bench/wide.json
+	$(BIN)/python benchmarks/train_step.py --shape narrow --only block full 'Hugging Face Llama' --out results/bench/narrow.json
+	$(BIN)/python benchmarks/train_step.py --shape deep --only block --out results/bench/deep.json
 
 check: setup ## lint, formatting and types
 	$(BIN)/ruff check .

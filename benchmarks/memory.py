@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -39,10 +38,16 @@ def peak_of_this_process(name: str, shape: Shape) -> int:
     """Bytes that two steps add to what the process holds at most."""
     keep_heap()
     step = stepper(name, shape, compiled=False)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = resident("VmRSS")
     for _ in range(2):
         step()
-    return 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    return resident("VmHWM") - before
+
+
+def resident(what: str) -> int:
+    """Bytes resident now (VmRSS) or at most so far (VmHWM); getrusage's maximum would begin with the parent's."""
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(what))
 
 
 def peak(name: str, shape: str) -> int:

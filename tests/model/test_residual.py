@@ -316,6 +316,55 @@ def test_depth_logits_stay_float32_under_autocast(scheme):
     assert torch.equal(plain, cast)
 
 
+@pytest.mark.parametrize("scheme", ["block", "full"])
+def test_gradients_under_autocast_are_those_outside(scheme):
+    """M11: also where the backward pass itself runs under autocast."""
+    built = build_scheme(ResidualConfig(scheme), 8, 32, EPS)
+    randomise(built)
+    maps = [torch.randn(32, 32, generator=torch.Generator().manual_seed(i)) for i in range(8)]
+    values = [torch.randn(2, 4, 32, generator=torch.Generator().manual_seed(9), requires_grad=True)]
+    norm = nn.RMSNorm(32, eps=EPS)
+
+    def gradients():
+        state, total = built.start(values[0]), 0.0
+        for i, scale in enumerate(maps):
+            read = built.normed_read(state, i, norm)
+            state = built.write(state, i, read * scale[i])
+            total = total + (read * scale[0]).sum()
+        return torch.autograd.grad(total + built.finish(state).sum(), [values[0], *built.parameters(), norm.weight])
+
+    plain = gradients()
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = gradients()
+    assert all(torch.equal(a, b) for a, b in zip(plain, cast, strict=True))
+
+
+@pytest.mark.parametrize(("scheme", "options"), SCHEME_CASES, ids=SCHEME_IDS)
+def test_activation_checkpointing_changes_nothing(scheme, options):
+    from torch.utils.checkpoint import checkpoint
+
+    model = model_of(scheme, options)
+    randomise(model.residual)
+    tokens = torch.randint(40, (2, 10), generator=torch.Generator().manual_seed(0))
+    results = []
+    for hidden in (model.hidden, lambda t: checkpoint(model.hidden, t, use_reentrant=False)):
+        results.append(torch.autograd.grad(hidden(tokens).square().sum(), list(model.parameters())))
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize(("scheme", "options"), SCHEME_CASES, ids=SCHEME_IDS)
+def test_a_normed_read_is_the_norm_of_the_read(scheme, options):
+    built = build_scheme(ResidualConfig(scheme, options), 7, 16, EPS).double()
+    randomise(built)
+    norm = nn.RMSNorm(16, eps=EPS, dtype=torch.float64)
+    nn.init.normal_(norm.weight)
+    state = built.start(doubles(2, 3, 16))
+    for i in range(7):
+        read = built.read(state, i)
+        torch.testing.assert_close(built.normed_read(state, i, norm), norm(read), rtol=1e-12, atol=1e-12)
+        state = built.write(state, i, torch.tanh(read))
+
+
 def test_read_of_bfloat16_values_computes_in_float32():
     torch.manual_seed(0)
     values = [torch.randn(2, 4, 32, dtype=torch.bfloat16) for _ in range(4)]

@@ -103,15 +103,16 @@ def _key_gradient(
     d_value: Tensor | None, d_logits: Tensor, value: Tensor, weights: Tensor, scale: Tensor, logits: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Gradients of a value (B, T, D), added to d_value, and of weights (K, D) through logits (K, B, T)."""
-    through_dots = d_logits * scale
-    # d scale / d value = -scale^3 value / D, and logit = dot scale
-    through_scale = -(d_logits * logits).sum(0) * scale.square() / value.shape[-1]
-    if d_value is None:
-        d_value = (through_dots.flatten(1).t() @ weights).view(value.shape)
-    else:
-        d_value.addcmul_(through_dots[0].unsqueeze(-1), weights[0])
-    d_value.addcmul_(through_scale.unsqueeze(-1), value)
-    return d_value, through_dots.flatten(1) @ value.flatten(0, -2)
+    with _full_precision(value.device):
+        through_dots = d_logits * scale
+        # d scale / d value = -scale^3 value / D, and logit = dot scale
+        through_scale = -(d_logits * logits).sum(0) * scale.square() / value.shape[-1]
+        if d_value is None:
+            d_value = (through_dots.flatten(1).t() @ weights).view(value.shape)
+        else:
+            d_value.addcmul_(through_dots[0].unsqueeze(-1), weights[0])
+        d_value.addcmul_(through_scale.unsqueeze(-1), value)
+        return d_value, through_dots.flatten(1) @ value.flatten(0, -2)
 
 
 class _KeyLogits(torch.autograd.Function):
@@ -127,8 +128,7 @@ class _KeyLogits(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         value, weights, scale, logits = ctx.saved_tensors
-        with _full_precision(value.device):
-            d_value, d_weights = _key_gradient(None, grad, value.to(weights.dtype), weights, scale, logits)
+        d_value, d_weights = _key_gradient(None, grad, value.to(weights.dtype), weights, scale, logits)
         return d_value.to(value.dtype), d_weights, None
 
 
