@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from scaling.compute import ModelShape, forward_flops
+from scaling.compute import forward_flops
 from scaling.config import ModelConfig, ResidualConfig
 from scaling.model.language_model import LanguageModel
 from scaling.model.residual.block import Block
@@ -39,12 +39,7 @@ class Shape:
     @property
     def flops(self) -> float:
         """Of the baseline's training step: matrix products and causal attention, forward and backward."""
-        m = self.model
-        shape = ModelShape(
-            n_layers=m.n_layers, d_model=m.d_model, n_heads=m.n_heads, n_kv_heads=m.n_kv_heads or m.n_heads,
-            head_dim=m.head_dim, d_ff=m.d_ff, vocab_size=self.vocab_size, tied_head=m.tied_head,
-            seq_len=self.seq_len, residual_parameters=0, residual_flops=0,
-        )  # fmt: skip
+        shape = self.model.shape(ResidualConfig(), self.vocab_size, self.seq_len)
         return 3 * sum(forward_flops(shape).values()) * self.sequences * self.seq_len
 
 

@@ -69,6 +69,25 @@ class ModelConfig(Checked):
         """L, the number of sublayers (PAPER section 1: each attention and each MLP counts as one)."""
         return 2 * self.n_layers
 
+    def shape(self, residual: ResidualConfig, vocab_size: int, seq_len: int) -> ModelShape:
+        """What parameters and FLOPs are counted from."""
+        from scaling.model.residual import build_scheme
+
+        scheme = build_scheme(residual, self.n_sublayers, self.d_model, self.norm_eps, device="meta")
+        return ModelShape(
+            n_layers=self.n_layers,
+            d_model=self.d_model,
+            n_heads=self.n_heads,
+            n_kv_heads=self.n_kv_heads or self.n_heads,
+            head_dim=self.head_dim,
+            d_ff=self.d_ff,
+            vocab_size=vocab_size,
+            tied_head=self.tied_head,
+            seq_len=seq_len,
+            residual_parameters=scheme.n_parameters,
+            residual_flops=scheme.flops_per_token,
+        )
+
 
 @dataclass(frozen=True)
 class ResidualConfig(Checked):
@@ -365,23 +384,7 @@ class RunConfig(Checked):
     @property
     def shape(self) -> ModelShape:
         """What parameters and FLOPs are counted from."""
-        from scaling.model.residual import build_scheme
-
-        model = self.model
-        scheme = build_scheme(self.residual, model.n_sublayers, model.d_model, model.norm_eps, device="meta")
-        return ModelShape(
-            n_layers=model.n_layers,
-            d_model=model.d_model,
-            n_heads=model.n_heads,
-            n_kv_heads=model.n_kv_heads or model.n_heads,
-            head_dim=model.head_dim,
-            d_ff=model.d_ff,
-            vocab_size=self.data.vocab_size,
-            tied_head=model.tied_head,
-            seq_len=self.train.seq_len,
-            residual_parameters=scheme.n_parameters,
-            residual_flops=scheme.flops_per_token,
-        )
+        return self.model.shape(self.residual, self.data.vocab_size, self.train.seq_len)
 
     @property
     def steps(self) -> int:

@@ -13,12 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+_HAS_ONEDNN = torch.backends.mkldnn.is_available()
+
 
 def linear(x: Tensor, weight: Tensor) -> Tensor:
     """x (..., K) times the transpose of weight (N, K): (..., N)."""
-    if x.device.type != "cpu" or x.dtype != torch.float32 or torch.is_autocast_enabled("cpu"):
-        return F.linear(x, weight)
-    return _Linear.apply(x, weight)
+    if _HAS_ONEDNN and x.device.type == "cpu" and x.dtype == torch.float32 and not torch.is_autocast_enabled("cpu"):
+        return _Linear.apply(x, weight)
+    return F.linear(x, weight)
 
 
 class Linear(nn.Linear):
