@@ -55,7 +55,7 @@ report: plots ## write the page of SWEEP's results
 	$(BIN)/python -m analysis multiplier $(RESULTS)
 	$(BIN)/python -m analysis report $(RESULTS)
 
-bench: setup ## measure steps, memory and data side by side with what a user would pick instead: an hour, mostly compiling
+bench: setup ## measure steps, memory and data side by side with what a user would pick instead: half an hour, mostly compiling
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
 	$(BIN)/python benchmarks/data.py --out results/bench/data.json
 	$(BIN)/python benchmarks/memory.py --out results/bench/memory.json

@@ -14,6 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from scaling.compute import forward_flops
 from scaling.config import ModelConfig, ResidualConfig
 from scaling.model.language_model import LanguageModel
+from scaling.model.residual import ResidualScheme
 from scaling.model.residual.block import Block
 from scaling.model.residual.reference import read_sources
 
@@ -74,8 +75,7 @@ class Textbook(Block, name="textbook"):
         sources = state.blocks if state.partial is None else [*state.blocks, state.partial]
         return read_sources(self.queries[sublayer - 1], self.gains[sublayer - 1], sources, self.eps)
 
-    def normed_read(self, state: Any, sublayer: int, norm: nn.RMSNorm) -> Tensor:
-        return norm(self.read(state, sublayer))
+    normed_read = ResidualScheme.normed_read
 
     def write(self, state: Any, sublayer: int, output: Tensor) -> Any:
         partial = output if state.partial is None else state.partial + output

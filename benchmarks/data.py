@@ -10,7 +10,6 @@ the seconds of a training step of the same tokens.
 from __future__ import annotations
 
 import argparse
-import json
 import resource
 import tempfile
 import time
@@ -19,13 +18,13 @@ from typing import Any
 
 import numpy as np
 from contenders import SHAPES
+from record import record
 from torch.utils.data import DataLoader
 
 from scaling.config import DataConfig
 from scaling.data.batches import BatchOrder, TrainingBatches, chain
 from scaling.data.prepare import prepare
 from scaling.data.shards import Index, Shard, TokenReader, file_sha256
-from scaling.training.environment import machine, versions
 
 TOKENS = 50_000_000
 STEPS = 200
@@ -106,9 +105,7 @@ def main() -> None:
                 f"load {sequences} x {seq_len}: {times['read_ms']:.2f} ms a batch, {rate:.0f} million tokens/s; "
                 f"{times['hash_ms']:.2f} ms more to chain its hash"
             )
-    if given.out:
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(json.dumps({"machine": machine(), "versions": versions()} | result, indent=2) + "\n")
+    record(given.out, result)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from typing import Any
 
 import torch
 from contenders import CONTENDERS, Shape, batch
+from record import record
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -29,7 +29,6 @@ from torch import Tensor
 from scaling.config import ModelConfig, ResidualConfig
 from scaling.model.residual import build_scheme
 from scaling.model.residual.reference import Reference
-from scaling.training.environment import machine, versions
 
 ARMS = ("baseline", "block", "full")
 EPS = 1e-6
@@ -194,7 +193,7 @@ def main() -> None:
     if device == "cpu" and not given.smoke:
         parser.error("torch sees no GPU: give --smoke to run this at toy sizes on the CPU")
     console, width, tokens = Console(width=110), 64 if given.smoke else 896, 32 if given.smoke else 2048
-    result: dict[str, Any] = {"machine": machine(), "versions": versions(), "equality": {}, "steps": {}}
+    result: dict[str, Any] = {"equality": {}, "steps": {}}
 
     table = Table("scheme", "sources", "mode", "largest deviation", "allowed", title="against the reference in float64")
     for dtype, allowed in ((torch.float32, 1e-4), (torch.bfloat16, 3e-2)):
@@ -226,9 +225,7 @@ def main() -> None:
         console.print(f"all reads of a 24-sublayer Block, ms: {result['reads_ms']}")
     else:
         console.print("fla's operator: not measured (it needs a GPU and flash-linear-attention)")
-    if given.out:
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(json.dumps(result, indent=2) + "\n")
+    record(given.out, result)
     failed = [name for name, row in result["equality"].items() if row["deviation"] > row["allowed"]]
     if failed:
         raise SystemExit(f"further from the reference than allowed: {', '.join(failed)}")

@@ -9,13 +9,13 @@ first step is taken off.
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 from pathlib import Path
 
 import torch
 from contenders import CONTENDERS, SHAPES, Shape, batch
+from record import record
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -23,7 +23,6 @@ from train_step import stepper
 
 from scaling.memory import saved_bytes
 from scaling.process import keep_heap
-from scaling.training.environment import machine, versions
 
 
 def saved(name: str, shape: Shape, *, compiled: bool) -> int:
@@ -85,10 +84,7 @@ def main() -> None:
             )
         table.add_row(name, *cells)
     console.print(table)
-    if given.out:
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        facts = {"shape": str(shape), "machine": machine(), "versions": versions()}
-        given.out.write_text(json.dumps(facts | numbers, indent=2) + "\n")
+    record(given.out, {"shape": str(shape)} | numbers)
 
 
 if __name__ == "__main__":

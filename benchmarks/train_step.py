@@ -10,7 +10,6 @@ are measured in the same rounds, and the steps of the rounds that --bf16 adds ru
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -19,13 +18,14 @@ from typing import Any
 
 import torch
 from contenders import CONTENDERS, SHAPES, Shape, batch
+from record import record
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
 from scaling.model.linear import linear
 from scaling.process import keep_heap
-from scaling.training.environment import machine, versions
+from scaling.training.environment import machine
 
 PRODUCT = 2048
 
@@ -147,10 +147,7 @@ def main() -> None:
     result, facts = summary(shape, seconds), machine()
     mode = "eager" if given.eager else "compiled"
     show(f"{shape}, {mode}, {facts['threads']} threads, {facts['processor']}", result, console)
-    if given.out:
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        facts = {"shape": str(shape), "mode": mode, "rounds": given.rounds, "machine": facts, "versions": versions()}
-        given.out.write_text(json.dumps(facts | result, indent=2) + "\n")
+    record(given.out, {"shape": str(shape), "mode": mode, "rounds": given.rounds} | result)
 
 
 if __name__ == "__main__":

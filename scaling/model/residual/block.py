@@ -133,12 +133,11 @@ class Block(ResidualScheme, name="block"):
             value = state.sources[0].value
             return value if norm is None else norm(value)
         begin = max(b for b in self.batches if b <= sublayer)
-        since = [(s.value, s.logits[sublayer][0]) for s in state.sources[len(state.mixed.sources) // 2 :]]
+        since = [(s.value, s.logits[sublayer][0]) for s in state.sources[len(state.mixed.values) :]]
         open_block = None if state.partial is None else (state.partial, state.weights[sublayer - 1])
-        if norm is None or not (since or open_block):  # a norm alone is the norm's own business
-            value = merge(state.mixed, sublayer - begin, since, open_block, None, self.eps)
-            return value if norm is None else norm(value)
-        return merge(state.mixed, sublayer - begin, since, open_block, norm.weight, self.eps)
+        gain = norm.weight if norm is not None and (since or open_block) else None
+        value = merge(state.mixed, sublayer - begin, since, open_block, gain, self.eps)
+        return value if norm is None or gain is not None else norm(value)  # where nothing is merged, norm alone
 
     def write(self, state: BlockState, sublayer: int, output: Tensor) -> BlockState:
         """Add the output (B, T, D) to the open block, and close the block after its last sublayer."""

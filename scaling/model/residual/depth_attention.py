@@ -31,8 +31,10 @@ class Mixed(NamedTuple):
     """S weighted sums (B, T, D)."""
     log_sum_exp: Tensor
     """Of the logits (S, B, T)."""
-    sources: tuple[Tensor, ...]
-    """The N sources (B, T, D), then the logits (S, B, T) of each: what the sums can be computed from again."""
+    values: tuple[Tensor, ...]
+    """The N sources (B, T, D), from which, with their logits, the sums can be computed again."""
+    logits: tuple[Tensor, ...]
+    """Theirs (S, B, T)."""
 
 
 def key_logits(value: Tensor, weights: Tensor, eps: float) -> Tensor:
@@ -46,7 +48,7 @@ def mix(values: list[Tensor], logits: list[Tensor]) -> Mixed:
         log_sum_exp, outs = logits[0], (values[0],) * len(logits[0])
     else:
         log_sum_exp, *outs = _Mix.apply(len(values), *values, *logits)
-    return Mixed(tuple(outs), log_sum_exp, tuple(t.detach() for t in (*values, *logits)))
+    return Mixed(tuple(outs), log_sum_exp, tuple(v.detach() for v in values), tuple(t.detach() for t in logits))
 
 
 def merge(
@@ -68,7 +70,7 @@ def merge(
     partial, weight = open_block if open_block is not None else (None, None)
     return _Merge.apply(
         gain, eps, read, mixed.outs[read], mixed.log_sum_exp, partial, weight,
-        len(since), *values, *logits, *mixed.sources,
+        len(since), *values, *logits, *mixed.values, *mixed.logits,
     )  # fmt: skip
 
 
