@@ -278,6 +278,10 @@ class ExecutionConfig(Checked):
     """Device of a run; `auto` takes a GPU where there is one."""
     devices: int = 1
     """Devices of one run; more than one trains data-parallel."""
+    strategy: Literal["ddp", "fsdp"] = "ddp"
+    """How several devices share a run: `ddp` keeps weights, gradients and optimiser on each, `fsdp` a share of them."""
+    checkpoint_activations: bool = False
+    """Whether a sublayer's activations are computed again in the backward pass instead of kept."""
     compile: bool = False
     """Whether the model is compiled, in place. Pays off from a few minutes of training on."""
     workers: int = 0
