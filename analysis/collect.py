@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.errors import TableError
-from scaling.compute import ModelShape, ledgers, non_embedding_parameters, parameters
+from scaling.compute import ledgers, non_embedding_parameters, parameters, shape_of_record
 from scaling.records import RecordError, RunDirectory, find_runs
 
 RUN_COLUMNS = (
@@ -113,7 +113,7 @@ def _read(directory: RunDirectory) -> tuple[dict[str, Any], list[dict[str, Any]]
 
 def _describe(row: dict[str, Any], run: Mapping[str, Any]) -> list[str]:
     """Fill in what run.json says; returns what does not agree with a recount."""
-    shape = ModelShape(**run["shape"])
+    shape = shape_of_record(run["shape"])
     training = run["training"]
     counted = ledgers(shape)
     row |= {

@@ -12,10 +12,46 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from scaling.compute import ModelShape, non_embedding_parameters
+from scaling.compute import DenseShape, KimiShape, ModelShape, non_embedding_parameters
 from scaling.errors import ConfigError
 from scaling.records import RunDirectory
 from scaling.rules import Checked, Rule, at_least, each, named, positive
+
+
+@dataclass(frozen=True)
+class KimiConfig(Checked):
+    """What makes a model Kimi Linear (PAPER section 2): KDA and MLA in turn, each followed by a mixture of experts."""
+
+    n_experts: int = 64
+    """E, routed experts of a layer, each a SwiGLU of width d_ff."""
+    experts_per_token: int = 8
+    """Routed experts that a token goes through."""
+    n_shared_experts: int = 1
+    """Experts that every token goes through, as one SwiGLU of their widths together."""
+    mla_every: int = 4
+    """The attention of every so many-th layer, and of the last, is MLA; of the others KDA."""
+    kv_rank: int = 512
+    """Width of MLA's compressed keys and values."""
+    conv_size: int = 4
+    """Tokens that KDA's short convolutions see."""
+    routed_scale: float = 2.446
+    """Factor on the sum of a token's routed experts, whose weights sum to 1."""
+    balance_loss: float = 1e-4
+    """Weight of the loss that asks for equal use of the experts within each sequence; part of the gradient, not of
+    any loss that is recorded."""
+    balance_rate: float = 1e-3
+    """How much a step raises the choice of an expert that its global batch used too little, and lowers the others'."""
+
+    rules = (
+        *at_least(1, "n_experts", "experts_per_token", "n_shared_experts", "mla_every", "kv_rank", "conv_size"),
+        *at_least(0, "balance_loss", "balance_rate"),
+        *positive("routed_scale"),
+        Rule(
+            ("experts_per_token", "n_experts"),
+            lambda c: c.experts_per_token <= c.n_experts,
+            "experts_per_token must not exceed n_experts",
+        ),
+    )
 
 
 @dataclass(frozen=True)
@@ -31,7 +67,7 @@ class ModelConfig(Checked):
     n_heads: int
     """Query heads."""
     d_ff: int
-    """Width of the SwiGLU MLP."""
+    """Width of the SwiGLU MLP, or of one expert."""
     head_dim: int = 32
     """Width of a head, independent of d_model; even, because rotary embeddings turn pairs."""
     n_kv_heads: int | None = None
@@ -43,6 +79,8 @@ class ModelConfig(Checked):
     norm_eps: float = 1e-10
     """Added to the mean square in every RMSNorm. Averaging k sources divides the stream by k, so this has to stay
     far below (embedding deviation / k)^2 for the arms to agree before training."""
+    kimi: KimiConfig | None = None
+    """Makes the backbone Kimi Linear, which has no positions and no grouped heads; a dense Transformer if not given."""
 
     rules = (
         *named("name"),
@@ -61,6 +99,11 @@ class ModelConfig(Checked):
             lambda c: c.n_kv_heads is None or (c.n_kv_heads >= 1 and c.n_heads % c.n_kv_heads == 0),
             "n_kv_heads must divide n_heads",
         ),
+        Rule(
+            ("kimi", "n_kv_heads"),
+            lambda c: c.kimi is None or c.n_kv_heads is None,
+            "Kimi Linear has no grouped heads; leave n_kv_heads out",
+        ),
         *positive("rope_theta", "norm_eps"),
     )
 
@@ -69,23 +112,44 @@ class ModelConfig(Checked):
         """L, the number of sublayers (PAPER section 1: each attention and each MLP counts as one)."""
         return 2 * self.n_layers
 
+    def is_mla(self, layer: int) -> bool:
+        """Of Kimi Linear: whether the attention of Transformer layer 0 .. n_layers - 1 is MLA rather than KDA."""
+        assert self.kimi is not None
+        return (layer + 1) % self.kimi.mla_every == 0 or layer == self.n_layers - 1
+
+    @property
+    def shared_key_dim(self) -> int:
+        """Of Kimi Linear: width of the part of MLA's keys that all heads share, half a head as in the 48B model."""
+        return self.head_dim // 2
+
     def shape(self, residual: ResidualConfig, vocab_size: int, seq_len: int) -> ModelShape:
         """What parameters and FLOPs are counted from."""
         from scaling.model.residual import build_scheme
 
         scheme = build_scheme(residual, self.n_sublayers, self.d_model, self.norm_eps, device="meta")
-        return ModelShape(
-            n_layers=self.n_layers,
-            d_model=self.d_model,
-            n_heads=self.n_heads,
-            n_kv_heads=self.n_kv_heads or self.n_heads,
-            head_dim=self.head_dim,
-            d_ff=self.d_ff,
-            vocab_size=vocab_size,
-            tied_head=self.tied_head,
-            seq_len=seq_len,
-            residual_parameters=scheme.n_parameters,
-            residual_flops=scheme.flops_per_token,
+        common: dict[str, Any] = {
+            "n_layers": self.n_layers,
+            "d_model": self.d_model,
+            "n_heads": self.n_heads,
+            "head_dim": self.head_dim,
+            "d_ff": self.d_ff,
+            "vocab_size": vocab_size,
+            "tied_head": self.tied_head,
+            "seq_len": seq_len,
+            "residual_parameters": scheme.n_parameters,
+            "residual_flops": scheme.flops_per_token,
+        }
+        if self.kimi is None:
+            return DenseShape(**common, n_kv_heads=self.n_kv_heads or self.n_heads)
+        return KimiShape(
+            **common,
+            n_mla_layers=sum(map(self.is_mla, range(self.n_layers))),
+            shared_key_dim=self.shared_key_dim,
+            kv_rank=self.kimi.kv_rank,
+            conv_size=self.kimi.conv_size,
+            n_experts=self.kimi.n_experts,
+            experts_per_token=self.kimi.experts_per_token,
+            n_shared_experts=self.kimi.n_shared_experts,
         )
 
 

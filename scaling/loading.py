@@ -86,7 +86,7 @@ def expand(cls: type, values: Mapping[str, Any], folder: Path) -> dict[str, Any]
     """Read the files that stand where a nested configuration of `cls` could be written out."""
     expanded = dict(values)
     for name, hint in typing.get_type_hints(cls).items():
-        if is_dataclass(hint) and isinstance(expanded.get(name), str):
+        if _configuration(hint) and isinstance(expanded.get(name), str):
             expanded[name] = read_yaml(folder / expanded[name])
     return expanded
 
@@ -111,8 +111,10 @@ def collect(cls: type[C], values: Any, prefix: str, problems: list[str]) -> C | 
             if spec.default is MISSING and spec.default_factory is MISSING:
                 problems.append(f"{prefix}{name} is missing: must be {_words(hints[name])}")
                 bad.add(name)
-        elif is_dataclass(hints[name]):
-            nested = collect(hints[name], values[name], f"{prefix}{name}.", problems)  # type: ignore[type-var]
+        elif (nested_cls := _configuration(hints[name])) and not (
+            values[name] is None and NoneType in get_args(hints[name])
+        ):
+            nested = collect(nested_cls, values[name], f"{prefix}{name}.", problems)
             if nested is None:
                 bad.add(name)
             else:
@@ -177,6 +179,11 @@ def _yaml_value(text: str) -> Any:
         return yaml.safe_load(text)
     except yaml.YAMLError:
         return text
+
+
+def _configuration(hint: Any) -> type[Checked] | None:
+    """The configuration class that a hint names, alone or beside None, else None."""
+    return next((h for h in (hint, *get_args(hint)) if is_dataclass(h) and get_origin(hint) is not dict), None)  # type: ignore[return-value]
 
 
 def _element(hint: Any) -> type[Checked] | None:

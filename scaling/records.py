@@ -33,7 +33,9 @@ import yaml
 from scaling.errors import RecordError
 
 FORMAT = 1
-METRICS = ("attempt", "step", "tokens", "train_loss", "val_loss", "learning_rate", "grad_norm", "seconds")
+METRICS = (
+    "attempt", "step", "tokens", "train_loss", "val_loss", "learning_rate", "grad_norm", "expert_imbalance", "seconds",
+)  # fmt: skip
 _WHOLE = ("attempt", "step", "tokens")
 LOCK_ATTEMPTS, LOCK_PAUSE = 20, 0.05  # tries and seconds
 STATES = ("pending", "running", "lost", "finished", "diverged", "failed")

@@ -6,7 +6,14 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from scaling.compute import ModelShape, flops_per_token, forward_flops, ledgers, non_embedding_parameters, parameters
+from scaling.compute import (
+    flops_per_token,
+    forward_flops,
+    ledgers,
+    non_embedding_parameters,
+    parameters,
+    shape_of_record,
+)
 from scaling.config import DataConfig, ModelConfig, ResidualConfig, RunConfig, TrainConfig
 from scaling.model.language_model import LanguageModel
 from scaling.model.residual.reference import read_sources
@@ -125,4 +132,4 @@ def test_compute_needs_no_torch():
 
 def test_shape_round_trips_through_a_run_file():
     shape = run_of(SCHEMES[2]).shape
-    assert ModelShape(**asdict(shape)) == shape
+    assert shape_of_record(asdict(shape)) == shape

@@ -6,7 +6,8 @@ Letters: B batch, T time, D width, V vocabulary, L sublayers.
 from __future__ import annotations
 
 import hashlib
-from typing import cast
+import math
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,8 +24,40 @@ def _seed_of(seed: int, name: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:8], "little") >> 1
 
 
+WRITERS = ("out.weight", "down.weight", "o_proj.weight", "down_proj.weight", "down_proj")
+
+
+def _decay_start(name: str, shape: torch.Size, generator: torch.Generator) -> Tensor:
+    """KDA's decay as flash-linear-attention starts it: rates from 1 to 16 for steps from 0.001 to 0.1, both in logs."""
+    uniform = torch.rand(shape, generator=generator, device="cpu")
+    if name.endswith("A_log"):
+        return (1 + 15 * uniform).log()
+    step = torch.exp(uniform * math.log(100) + math.log(1e-3))
+    return step + torch.log(-torch.expm1(-step))  # softplus of this is the step
+
+
+def _sublayers(config: ModelConfig) -> list[nn.Module]:
+    if config.kimi is not None:
+        from scaling.model.kimi import kimi_sublayers  # needs transformers, which takes seconds to import
+
+        return kimi_sublayers(config)
+    return [Attention(config) if i % 2 == 0 else MLP(config) for i in range(config.n_sublayers)]
+
+
+class Routing(NamedTuple):
+    """What the routers of a mixture of experts did in one forward pass."""
+
+    balance_loss: Tensor
+    """Sum over the layers."""
+    load: Tensor
+    """Token slots that each expert of each layer got, (layers, E)."""
+
+
 class LanguageModel(nn.Module):
     """A decoder-only Transformer in which only `residual` differs between arms."""
+
+    routing: Routing | None = None
+    """Of the last forward pass, where there are experts."""
 
     cos: Tensor
     sin: Tensor
@@ -33,9 +66,7 @@ class LanguageModel(nn.Module):
         super().__init__()
         self.config, self.seq_len = config, seq_len
         self.embedding = nn.Embedding(vocab_size, config.d_model)
-        self.sublayers = nn.ModuleList(
-            Attention(config) if i % 2 == 0 else MLP(config) for i in range(config.n_sublayers)
-        )
+        self.sublayers = nn.ModuleList(_sublayers(config))
         self.residual = build_scheme(residual, config.n_sublayers, config.d_model, config.norm_eps)
         self.norm = nn.RMSNorm(config.d_model, eps=config.norm_eps)
         self.head = None if config.tied_head else Linear(config.d_model, vocab_size)
@@ -51,9 +82,10 @@ class LanguageModel(nn.Module):
         |---|---|
         | embedding (V, D) | normal, deviation 1 / sqrt(D) |
         | head (V, D), if untied | normal, deviation 1 / sqrt(D) |
-        | query, key, value, gate, up (out, in) | normal, deviation 1 / sqrt(in) |
-        | out, down (out, in), which write to the stream | normal, deviation 1 / sqrt(in L) |
+        | other matrices (out, in), of experts (E, out, in), convolutions (channels, 1, in) | normal, 1 / sqrt(in) |
+        | those of them that write to the stream: out, down | normal, deviation 1 / sqrt(in L) |
         | gains of norms (D) | 1 |
+        | KDA's decay | its own; the choice bias of experts 0 |
         | residual scheme | its own `init_weights`; for AttnRes queries 0, gains 1 |
         | rotary tables (T, C) | computed |
 
@@ -62,14 +94,19 @@ class LanguageModel(nn.Module):
         for name, tensor in self.named_parameters():
             if tensor.is_meta or name.startswith("residual."):
                 continue
-            if tensor.ndim == 1:
-                tensor.fill_(1.0)
-                continue
-            deviation = tensor.shape[1] ** -0.5
-            if name.endswith(("out.weight", "down.weight")):
-                deviation *= self.config.n_sublayers**-0.5
             generator = torch.Generator().manual_seed(_seed_of(seed, name))
-            tensor.copy_(torch.randn(tensor.shape, generator=generator, device="cpu") * deviation)
+            if name.endswith(("A_log", "dt_bias")):
+                tensor.copy_(_decay_start(name, tensor.shape, generator))
+            elif tensor.ndim == 1:
+                tensor.fill_(1.0)
+            else:
+                deviation = tensor.shape[-1] ** -0.5
+                if name.endswith(WRITERS):
+                    deviation *= self.config.n_sublayers**-0.5
+                tensor.copy_(torch.randn(tensor.shape, generator=generator, device="cpu") * deviation)
+        for name, buffer in self.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.zero_()
         if not self.cos.is_meta:
             with torch.random.fork_rng(devices=[]):  # a scheme may draw too, from the seed and without moving others
                 torch.manual_seed(_seed_of(seed, "residual"))
@@ -81,10 +118,17 @@ class LanguageModel(nn.Module):
     def hidden(self, tokens: Tensor) -> Tensor:
         """Token ids (B, T) to the normed hidden states (B, T, D) that the head sees."""
         rotary = (self.cos[: tokens.shape[1]], self.sin[: tokens.shape[1]])
-        state = self.residual.start(self.embedding(tokens))
+        state, routed = self.residual.start(self.embedding(tokens)), []
         for i, sublayer in enumerate(self.sublayers):
             x = self.residual.normed_read(state, i, cast(nn.RMSNorm, sublayer.norm))
-            state = self.residual.write(state, i, sublayer(x, rotary))
+            output = sublayer(x, rotary)
+            if not isinstance(output, Tensor):
+                routed.append(output)
+                output = output.output
+            state = self.residual.write(state, i, output)
+        if routed:
+            balance_losses, loads = zip(*((r.balance_loss, r.load) for r in routed), strict=True)
+            self.routing = Routing(torch.stack(balance_losses).sum(), torch.stack(loads).detach())
         return self.norm(self.residual.finish(state))
 
     @property

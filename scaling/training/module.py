@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
 import torch
@@ -14,6 +14,9 @@ from torch import Tensor
 from scaling.config import RunConfig
 from scaling.model.language_model import LanguageModel
 from scaling.training.optimizer import build_optimizer, learning_rate_factor
+
+if TYPE_CHECKING:
+    from scaling.training.expert_balance import ExpertBalance
 
 
 class TrainingModule(pl.LightningModule):
@@ -25,6 +28,7 @@ class TrainingModule(pl.LightningModule):
         self.model = LanguageModel(
             config.model, config.residual, config.data.vocab_size, config.train.seq_len, config.seed
         )
+        self.balance = self._expert_balance()
         self.grad_norm = torch.tensor(float("nan"))
         self.learning_rate = float("nan")
         self._loss_sum = torch.zeros((), dtype=torch.float64)
@@ -35,7 +39,28 @@ class TrainingModule(pl.LightningModule):
         loss = self.model(*batch)
         self._loss_sum = self._loss_sum.to(loss.device) + loss.detach()
         self._losses += 1
+        if self.model.routing is not None:
+            assert self.run_config.model.kimi is not None
+            loss = loss + self.run_config.model.kimi.balance_loss * self.model.routing.balance_loss
         return loss
+
+    def on_after_backward(self) -> None:
+        """Count what the experts got, if there are any."""
+        if self.balance:
+            self.balance.count()
+
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        """Even out the use of experts, if there are any."""
+        if self.balance:
+            self.balance.step(self.trainer)
+
+    def _expert_balance(self) -> ExpertBalance | None:
+        kimi = self.run_config.model.kimi
+        if kimi is None:
+            return None
+        from scaling.training.expert_balance import ExpertBalance  # needs transformers, which takes seconds to import
+
+        return ExpertBalance(self.model, kimi.balance_rate)
 
     def take_mean_loss(self) -> Tensor:
         """Mean loss over the micro-batches of this process since the last call."""

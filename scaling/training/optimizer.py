@@ -16,12 +16,13 @@ from scaling.model.language_model import LanguageModel
 def parameter_groups(model: LanguageModel) -> dict[str, list[nn.Parameter]]:
     """Every parameter in exactly one group.
 
-    `hidden`: matrices of the sublayers, decayed (and Muon's, if it is used). `head`: an untied head, decayed.
-    `rest`: embedding, gains of norms, and everything the residual scheme owns, not decayed.
+    `hidden`: matrices of the sublayers, also stacked ones of experts, decayed (and Muon's, if it is used).
+    `head`: an untied head, decayed. `rest`: embedding, gains of norms, KDA's convolutions and decays, and everything
+    the residual scheme owns, not decayed.
     """
     groups: dict[str, list[nn.Parameter]] = {"hidden": [], "head": [], "rest": []}
     for name, parameter in model.named_parameters():
-        if name.startswith("sublayers.") and parameter.ndim == 2:
+        if name.startswith("sublayers.") and parameter.ndim >= 2 and min(parameter.shape[-2:]) > 1:
             groups["hidden"].append(parameter)
         elif name.startswith("head."):
             groups["head"].append(parameter)
@@ -42,7 +43,7 @@ def build_optimizer(model: LanguageModel, config: TrainConfig) -> Optimizer:
     if config.optimizer == "adamw":
         return AdamW([hidden, *others], lr=config.lr, betas=config.betas, fused=True)
     return Together(
-        muon=Muon([hidden], lr=config.lr, adjust_lr_fn="match_rms_adamw"),
+        muon=StackedMuon(groups["hidden"], lr=config.lr, weight_decay=config.weight_decay),
         adamw=AdamW(others, lr=config.lr, betas=config.betas, fused=True),
     )
 
@@ -60,6 +61,32 @@ def learning_rate_factor(config: TrainConfig, steps: int, step: int) -> float:
     decay = max(1, round(config.decay_fraction * steps))
     progress = (step - (steps - 1 - decay)) / decay
     return 1.0 if progress <= 0 else 1 - (1 - end) * progress
+
+
+class StackedMuon(Muon):
+    """Muon for matrices and for stacks (E, out, in) of them, of which it takes each by itself."""
+
+    def __init__(self, parameters: list[nn.Parameter], lr: float, weight_decay: float):
+        self._stacks = [
+            (p, [nn.Parameter(matrix) for matrix in p.detach()])  # views: what moves them moves the stack
+            for p in parameters
+            if p.ndim == 3
+        ]
+        matrices = [p for p in parameters if p.ndim == 2] + [m for _, views in self._stacks for m in views]
+        super().__init__(matrices, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
+
+    def step(self, closure: Any = None) -> Any:
+        """One step of every matrix."""
+        for stack, views in self._stacks:
+            for view, grad in zip(views, stack.grad if stack.grad is not None else [None] * len(views), strict=True):
+                view.grad = grad
+        return super().step(closure)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients of matrices and stacks."""
+        super().zero_grad(set_to_none)
+        for stack, _ in self._stacks:
+            stack.grad = None
 
 
 class Together(Optimizer):
@@ -83,6 +110,11 @@ class Together(Optimizer):
         for part in self.parts.values():
             part.step()
         return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients of every part's parameters."""
+        for part in self.parts.values():
+            part.zero_grad(set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
         """Each part's state under its name."""

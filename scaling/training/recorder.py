@@ -92,6 +92,7 @@ class Recorder(pl.Callback):
             "val_loss": val_loss,
             "learning_rate": module.learning_rate,
             "grad_norm": grad_norm,
+            "expert_imbalance": module.balance.imbalance if module.balance else None,
             "seconds": seconds,
         }
         if self._metrics:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from analysis.cli import main
-from scaling.compute import ModelShape, ledgers
+from scaling.compute import DenseShape, ledgers
 from scaling.records import RunDirectory
 
 GOLDEN = Path(__file__).parents[3] / "shared" / "golden"
@@ -111,8 +111,19 @@ def write_run(
 ) -> RunDirectory:
     """One run directory as training leaves it. `changes` replace keys of run.json."""
     sites = 0 if variant == "baseline" else 17
-    shape = ModelShape(
-        8, width, width // 32, width // 32, 32, 3 * width, 512, True, 128, 2 * width * sites, 20 * width * sites
+    heads = width // 32
+    shape = DenseShape(
+        n_layers=8,
+        d_model=width,
+        n_heads=heads,
+        n_kv_heads=heads,
+        head_dim=32,
+        d_ff=3 * width,
+        vocab_size=512,
+        tied_head=True,
+        seq_len=128,
+        residual_parameters=2 * width * sites,
+        residual_flops=20 * width * sites,
     )
     name = f"{variant}-w{width}-s{seed}-abc123"
     run = RunDirectory(folder / name)

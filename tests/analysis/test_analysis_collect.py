@@ -6,7 +6,8 @@ import pytest
 from analysis.collect import CURVE_COLUMNS, RUN_COLUMNS, collect
 from analysis.multiplier import estimates
 from analysis.runs import load
-from scaling.compute import ModelShape, ledgers, non_embedding_parameters, parameters
+from scaling.compute import ledgers, non_embedding_parameters, parameters, shape_of_record
+from scaling.records import METRICS
 
 
 def read(path):
@@ -26,7 +27,7 @@ def test_a_finished_run_is_one_row_in_full_precision(tmp_path, one_run, analysis
     assert "runs.csv" in out
     (row,) = read(tmp_path / "out" / "runs.csv")
     assert tuple(row) == RUN_COLUMNS
-    shape = ModelShape(**run.read_run()["shape"])
+    shape = shape_of_record(run.read_run()["shape"])
     assert float(row["val_loss"]) == 2.1234567890123457
     assert (row["run"], row["variant"], row["size"], row["seed"]) == (run.name, "block", "w96", "3")
     assert row["status"] == "finished"
@@ -116,7 +117,7 @@ def test_a_finished_run_without_its_result_is_lost(sweep, tmp_path, one_run, ana
         (lambda run: (run.path / "metrics.csv").write_text("a,b\n1,2\n"), "metrics.csv has columns"),
         (
             lambda run: (run.path / "metrics.csv").write_text(
-                "attempt,step,tokens,train_loss,val_loss,learning_rate,grad_norm,seconds\n1,1,7,,,,,\n"
+                ",".join(METRICS) + "\n1,1,7" + "," * (len(METRICS) - 3) + "\n"
             ),
             "7 tokens at step 1",
         ),
@@ -141,7 +142,7 @@ def test_a_broken_run_is_named_and_does_not_stop_the_others(sweep, tmp_path, one
 def test_stale_compute_is_recounted_and_said(tmp_path, one_run):
     run = one_run(tmp_path, flops_per_token={"model": 1.0, "6nd": 5.0})
     row = only(tmp_path)
-    counted = ledgers(ModelShape(**run.read_run()["shape"]))
+    counted = ledgers(shape_of_record(run.read_run()["shape"]))
     assert row["flops_model"] == counted["model"] * row["tokens"]
     assert "counts 1 FLOPs per token in ledger model" in row["note"]
     assert "ledger 6nd" in row["note"]
