@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pandas as pd
 
 from analysis.collect import CURVE_COLUMNS
 from analysis.errors import TableError
+from analysis.runs import check_printable
 
 _TEXTS = ("run", "variant", "size")
 
@@ -25,7 +27,9 @@ def load_curves(folder: Path) -> pd.DataFrame | None:
     if not path.is_file():
         return None
     try:
-        texts = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
+        content = path.read_text(encoding="utf-8-sig")
+        check_printable(path, content)
+        texts = pd.read_csv(io.StringIO(content), dtype=str, keep_default_na=False)
         missing = [column for column in CURVE_COLUMNS if column not in texts]
         if missing:
             raise ValueError(f"no column {missing[0]}")

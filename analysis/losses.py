@@ -19,7 +19,7 @@ import numpy as np
 
 from analysis.errors import TableError
 from analysis.pairing import BASELINE, Finding, size_points
-from analysis.runs import Runs, find_table, renamed
+from analysis.runs import Runs, check_printable, find_table, renamed
 
 ALL = "all rows"
 """The one arm of a bare table."""
@@ -143,7 +143,9 @@ def _read(path: Path, columns: Mapping[str, str] | None) -> tuple[bytes, list[st
     """The bytes of a table, its header, and its rows with their lines."""
     try:
         data = path.read_bytes()
-        reader = csv.reader(io.StringIO(data.decode("utf-8-sig"), newline=""))
+        text = data.decode("utf-8-sig")
+        check_printable(path, text)
+        reader = csv.reader(io.StringIO(text, newline=""))
         header = renamed(path, [name.strip() for name in next(reader, [])], columns or {}, also=sum(NAMES.values(), ()))
         rows = [
             (reader.line_num, dict(zip(header, map(str.strip, cells))))

@@ -19,6 +19,7 @@ from analysis.loss_rounding import rounding_step, rounding_text
 from analysis.pairing import BASELINE, Finding, Hygiene, pair
 from analysis.powerlaw import MIN_POINTS
 from scaling.compute import PFLOPS_DAY
+from scaling.records import CONTROL_CHARACTERS
 
 NUMBERS = (
     *("val_loss", "train_loss", "params", "params_total", "tokens", "steps", "batch_tokens", "seq_len"),
@@ -86,6 +87,7 @@ def load(table: str | Path, columns: Mapping[str, str] | None = None) -> Runs:
         raise TableError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise TableError(f"{path} is not UTF-8 text: save the table as CSV in UTF-8") from None
+    check_printable(path, text)
     rows = _rows(path, text, columns or {})
     frame, copies = _without_copies(path, pd.DataFrame([_checked(path, row) for row in rows]))
     _check_arms(path, frame)
@@ -99,6 +101,17 @@ def load(table: str | Path, columns: Mapping[str, str] | None = None) -> Runs:
     if not runs.ledgers:
         raise TableError(f"{path} has no pair with both runs' compute in one ledger: fill in one of {SOURCES}")
     return runs
+
+
+def check_printable(path: Path, text: str) -> None:
+    """Refuse a table whose text would command the terminal it is printed on.
+
+    Raises:
+        TableError: it holds control characters.
+    """
+    if found := CONTROL_CHARACTERS.search(text):
+        line = text.count("\n", 0, found.start()) + 1
+        raise TableError(f"{path} line {line} holds a control character ({found[0]!r}): remove it")
 
 
 def find_table(table: Path) -> Path:

@@ -20,6 +20,7 @@ import fcntl
 import json
 import math
 import os
+import re
 import socket
 import threading
 import time
@@ -37,6 +38,8 @@ METRICS = (
     "attempt", "step", "tokens", "train_loss", "val_loss", "learning_rate", "grad_norm", "expert_imbalance", "seconds",
 )  # fmt: skip
 _WHOLE = ("attempt", "step", "tokens")
+CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+"""What would move the cursor or recolour a terminal that text of a stranger's file is printed on."""
 LOCK_ATTEMPTS, LOCK_PAUSE = 20, 0.05  # tries and seconds
 STATES = ("pending", "running", "lost", "finished", "diverged", "failed")
 
@@ -209,6 +212,8 @@ class RunDirectory:
             raise RecordError(f"{path} is not JSON: delete it, and the run goes on from its checkpoint") from None
         if not isinstance(value, dict):
             raise RecordError(f"{path} holds no object: delete it, and the run goes on from its checkpoint")
+        if any(CONTROL_CHARACTERS.search(text) for text in _texts(value)):
+            raise RecordError(f"{path} holds control characters, which no run writes: delete the run directory")
         return value
 
     # --- one process a run
@@ -276,12 +281,29 @@ def find_runs(folder: str | Path) -> list[RunDirectory]:
     """The run directories directly below a folder, by name.
 
     Raises:
-        RecordError: the folder does not exist.
+        RecordError: the folder does not exist, or a run's name has control characters.
     """
     folder = Path(folder)
     if not folder.is_dir():
         raise RecordError(f"{folder} is not a folder: give the folder of a sweep's runs, for example runs/demo")
-    return [RunDirectory(p) for p in sorted(folder.iterdir()) if (p / "config.yaml").is_file()]
+    runs = [RunDirectory(p) for p in sorted(folder.iterdir()) if (p / "config.yaml").is_file()]
+    for run in runs:
+        if CONTROL_CHARACTERS.search(run.name):
+            raise RecordError(f"{folder} holds {run.name!r}, a name with control characters: rename or remove it")
+    return runs
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in a JSON value, keys too."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield key
+            yield from _texts(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _texts(inner)
 
 
 def _metrics_row(values: list[str]) -> dict[str, Any] | None:
