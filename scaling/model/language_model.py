@@ -6,10 +6,12 @@ Letters: B batch, T time, D width, V vocabulary, L sublayers.
 from __future__ import annotations
 
 import hashlib
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils.checkpoint import checkpoint
 
 from scaling.config import ModelConfig, ResidualConfig
 from scaling.model.cross_entropy import linear_cross_entropy
@@ -28,6 +30,8 @@ class LanguageModel(nn.Module):
 
     cos: Tensor
     sin: Tensor
+    checkpoint_activations = False
+    """Whether what a sublayer computes is computed again in the backward pass instead of kept; set by who trains."""
 
     def __init__(self, config: ModelConfig, residual: ResidualConfig, vocab_size: int, seq_len: int, seed: int = 0):
         super().__init__()
@@ -82,10 +86,24 @@ class LanguageModel(nn.Module):
         """Token ids (B, T) to the normed hidden states (B, T, D) that the head sees."""
         rotary = (self.cos[: tokens.shape[1]], self.sin[: tokens.shape[1]])
         state = self.residual.start(self.embedding(tokens))
-        for i, sublayer in enumerate(self.sublayers):
-            x = self.residual.normed_read(state, i, cast(nn.RMSNorm, sublayer.norm))
-            state = self.residual.write(state, i, sublayer(x, rotary))
+        for i in range(len(self.sublayers)):
+            output = (self._recomputed_output if self.checkpoint_activations else self._output)(state, i, rotary)
+            state = self.residual.write(state, i, output)
         return self.norm(self.residual.finish(state))
+
+    def _output(self, state: Any, i: int, rotary: tuple[Tensor, Tensor]) -> Tensor:
+        """What sublayer i makes (B, T, D) of its normed read."""
+        sublayer = self.sublayers[i]
+        return sublayer(self.residual.normed_read(state, i, cast(nn.RMSNorm, sublayer.norm)), rotary)
+
+    def _recomputed_output(self, state: Any, i: int, rotary: tuple[Tensor, Tensor]) -> Tensor:
+        """The same, of which only the residual state is kept for the backward pass."""
+        parts, tree = tree_flatten(state)  # as arguments, so that what is kept of them is seen and counted
+
+        def output(*parts: Any) -> Tensor:
+            return self._output(tree_unflatten(parts, tree), i, rotary)
+
+        return checkpoint(output, *parts, use_reentrant=False, preserve_rng_state=False)
 
     @property
     def head_weight(self) -> Tensor:
