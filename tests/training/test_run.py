@@ -379,7 +379,7 @@ def test_utilisation_needs_a_peak(tiny_run, change, tmp_path, monkeypatch):
 
 
 def test_tensorboard_on_request(tiny_run, change):
-    run = change(tiny_run, "execution", tensorboard=True)
+    run = change(tiny_run, "execution", loggers=["tensorboard"])
     result_of(run)
     assert list(run.directory.path.rglob("events.out.tfevents*"))
 
