@@ -29,7 +29,7 @@ def shard(model: LanguageModel, mesh: DeviceMesh) -> None:
     scalars = [name for name, parameter in model.named_parameters() if parameter.ndim == 0]
     if scalars:
         raise TrainingError(
-            f"execution.strategy fsdp cannot divide {scalars[0]}, a scalar: give it shape (1,) or use ddp"
+            f"execution.strategy fsdp cannot divide the scalar {scalars[0]}: give it shape (1,), or take ddp"
         )
     norms = [cast(nn.Module, sublayer._modules.pop("norm")) for sublayer in model.sublayers]
     for sublayer in model.sublayers:
