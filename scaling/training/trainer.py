@@ -75,8 +75,11 @@ def _loggers(run: RunDirectory, config: RunConfig) -> list[Logger]:
             if name == "tensorboard":
                 loggers.append(TensorBoardLogger(run.path, name="tensorboard", version=""))
             else:
+                project = os.environ.get("WANDB_PROJECT", "attnres-scaling")
                 mode = os.environ.get("WANDB_MODE", "offline")
-                loggers.append(_WandbRun(run.name, run.path, id=run.name, mode=mode, config=asdict(config)))
+                loggers.append(
+                    _WandbRun(run.name, run.path, id=run.name, project=project, mode=mode, config=asdict(config))
+                )
         except ModuleNotFoundError:
             raise TrainingError(
                 f"execution.loggers names {name}, which is not installed: pip install 'attnres-scaling[{name}]'"
