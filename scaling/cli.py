@@ -11,7 +11,16 @@ from typing import Any
 from jsonargparse import ArgumentError, ArgumentParser
 
 from scaling.config import DataConfig, ExecutionConfig, ModelConfig, ResidualConfig, RunConfig, TrainConfig
-from scaling.errors import ConfigError, RecordError, ScalingError, SweepError
+from scaling.errors import (
+    ConfigError,
+    Diverged,
+    OutOfMemory,
+    ProcessLost,
+    RecordError,
+    ScalingError,
+    Stopped,
+    SweepError,
+)
 from scaling.loading import given_overrides, load, override_arguments
 
 SWEEP_GROUPS = {"data": DataConfig, "train": TrainConfig, "execution": ExecutionConfig}
@@ -50,8 +59,10 @@ def prepare(given: Any) -> int:
 
 def train(given: Any) -> int:
     """One run."""
-    from scaling.process import end_with_parent, keep_heap
+    from scaling.process import end_with_parent, is_first_process, keep_heap
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the run itself listens
+    end_with_parent(signal.SIGTERM if is_first_process() else signal.SIGKILL)
     keep_heap()
     overrides = given_overrides(given, RUN_GROUPS)
     overrides |= {key: given[key] for key in ("seed", "variant") if given[key] is not None}
@@ -59,13 +70,15 @@ def train(given: Any) -> int:
 
     from rich.console import Console
 
-    from scaling.training.environment import is_first_process
     from scaling.training.run import train as train_run
 
     console = Console(quiet=not is_first_process())
-    if is_first_process():
-        end_with_parent()
-    result = train_run(config, console)
+    try:
+        result = train_run(config, console)
+    except (Diverged, OutOfMemory, ProcessLost, Stopped) as error:
+        if is_first_process():
+            raise
+        return error.exit_status  # the first process says it for all
     console.print(f"validation loss {result['val_loss']:.6f} nats per token: {config.directory.path}", soft_wrap=True)
     return 0
 

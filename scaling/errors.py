@@ -55,9 +55,17 @@ class Busy(TrainingError):
 
 
 class Stopped(TrainingError):
-    """Somebody ended the process; the run goes on from its checkpoint."""
+    """Somebody asked the process to end; the run goes on from its checkpoint."""
 
     exit_status = 130
+
+
+class ProcessLost(TrainingError):
+    """Another process of the run ended before its time, and took this one with it."""
+
+    def __init__(self, message: str, exit_status: int):
+        super().__init__(message)
+        self.exit_status = exit_status
 
 
 class SweepError(ScalingError):
