@@ -60,6 +60,10 @@ class Stopped(TrainingError):
     exit_status = 130
 
 
+class ClusterError(ScalingError):
+    """A Slurm cluster is not there, does not answer, or refuses a job."""
+
+
 class SweepError(ScalingError):
     """At least one run of a sweep did not finish."""
 
