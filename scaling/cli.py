@@ -216,7 +216,7 @@ def _add_devices(parser: ArgumentParser) -> None:
         "--devices",
         type=str,
         default=None,
-        help="GPU numbers, as in 0,1,2, or on a CPU the number of parts of its cores",
+        help="GPU numbers, as in 0,1,2, or on a CPU into how many devices its cores are divided",
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from scaling.loading import load
 from scaling.rules import Checked, Rule, at_least, each
 
-STOP_SECONDS = 10
+STOP_SECONDS = 5
 """Kept of `signal_delay_s` for putting the job back into the queue."""
 
 OURS = ("array", "error", "job-name", "nodes", "ntasks-per-node", "open-mode", "output", "requeue", "signal", "wrap")

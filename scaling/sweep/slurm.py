@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
 from itertools import groupby
-from pathlib import Path
 
 from rich.console import Console
 
@@ -45,12 +44,12 @@ class Jobs:
         """
         self.folder = plan.folder.absolute() / "slurm"
         self._record = self.folder / "jobs.json"
+        if not is_plain(str(self.folder)) or "%" in str(self.folder):
+            raise ConfigError(f"{self.folder}: choose an execution.runs_folder without quotes, backslashes, $ and %")
         if missing := [name for name in ("sbatch", "srun", "squeue") if not shutil.which(name)]:
             raise ClusterError(f"there is no {missing[0]} here: give --cluster on a login node of a Slurm cluster")
         if find_spec("submitit") is None:
             raise ClusterError("--cluster needs submitit: pip install 'attnres-scaling[slurm]'")
-        if not is_plain(str(self.folder)) or "%" in str(self.folder):
-            raise ConfigError(f"{self.folder}: choose an execution.runs_folder without quotes, backslashes, $ and %")
 
     def left(self) -> dict[str, str]:
         """The job of each run that has one in Slurm's queue, waiting or at work.
@@ -66,11 +65,19 @@ class Jobs:
         return {run: job for run, job in self.submitted().items() if job in queued}
 
     def submitted(self) -> dict[str, str]:
-        """The newest job of every run that ever had one."""
+        """The newest job of every run that ever had one.
+
+        Raises:
+            ClusterError: the record is damaged.
+        """
         try:
             return dict(json.loads(self._record.read_text(encoding="utf-8")))
         except FileNotFoundError:
             return {}
+        except ValueError:
+            raise ClusterError(
+                f"{self._record} is not JSON: delete it once squeue lists no job of this sweep"
+            ) from None
 
     def submit(self, runs: Sequence[RunConfig], cluster: ClusterConfig, name: str) -> list[str]:
         """Submit a job for each run, as one array for each number of devices; returns the arrays' numbers.
@@ -130,10 +137,6 @@ class Jobs:
         whole.write_text(json.dumps({**self.submitted(), **jobs}, indent=2) + "\n", encoding="utf-8")
         os.replace(whole, self._record)
 
-    def log(self, run: str) -> Path:
-        """What the newest job of a run printed."""
-        return self.folder / f"{self.submitted()[run]}_0_log.out"
-
 
 def train_on_slurm(plan: Plan, cluster: ClusterConfig, console: Console) -> None:
     """Submit what needs a job, and show progress until nothing is left to wait for.
@@ -189,10 +192,10 @@ def _watch(plan: Plan, jobs: Jobs, signals: Signals, console: Console) -> list[R
             if all(states[run.run_name] != "running" and run.run_name in gone for run in open_runs):
                 break
             if time.monotonic() - asked > ASK_SECONDS:
-                left = jobs.left()
-                absent = {run.run_name for run in open_runs} - left.keys()
-                gone, before = absent & before, absent  # twice in a row: a node's last files may come late
                 asked = time.monotonic()
+                with contextlib.suppress(ClusterError):  # Slurm may answer the next time
+                    absent = {run.run_name for run in open_runs} - jobs.left().keys()
+                    gone, before = absent & before, absent  # twice in a row: a node's last files may come late
             time.sleep(LOOK_SECONDS)
     return open_runs
 
@@ -208,8 +211,9 @@ def _event(before: str, now: str) -> str:
 
 def _reason(run: RunConfig, jobs: Jobs) -> str:
     status = readable_status(run.directory)
-    said = str(status["message"]) if status["state"] in ("failed", "diverged") and "message" in status else ""
-    return said or f"its job ended; what it printed: {jobs.log(run.run_name)}"
+    if status["state"] in ("failed", "diverged"):
+        return str(status.get("message", status["state"]))
+    return f"its job ended; what it printed: {jobs.folder / jobs.submitted().get(run.run_name, '?')}_0_log.out"
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -103,16 +104,27 @@ def local_slurm(folder: Path) -> Iterator[dict[str, str]]:
         _wait(lambda: b"idle" in _run(["sinfo", "--noheader", "--format=%T"], environment), folder)
         yield environment
     finally:
-        _run(["scancel", "--signal=KILL", "--full", "--state=RUNNING"], environment)
-        _run(["scancel", "--partition=low,high"], environment)
+        _run(["scancel", "--partition=low,high", "--state=PENDING"], environment)
+        _run(["scancel", "--partition=low,high", "--signal=KILL", "--full"], environment)
+        with contextlib.suppress(RuntimeError):
+            _wait(lambda: not _run(["squeue", "--noheader"], environment), folder)
         for daemon in reversed(daemons):
             daemon.terminate()
-        for daemon in daemons:
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 daemon.wait(10)
-            except subprocess.TimeoutExpired:
-                daemon.kill()
-                daemon.wait()
+        for left in _processes_with(f"SLURM_CONF={configuration}"):
+            if left != os.getpid():
+                os.kill(left, signal.SIGKILL)
+
+
+def _processes_with(variable: str) -> list[int]:
+    """Processes that have this in their environment: what a daemon started and left."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if variable.encode() in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+    return found
 
 
 def _run(command: list[str], environment: dict[str, str]) -> bytes:

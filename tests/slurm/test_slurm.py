@@ -20,8 +20,8 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(bool(local_slurm.missing()), reason=local_slurm.missing() or "there is a Slurm"),
 ]
-LONG = 35.0
-"""Seconds of training that a job of a minute has no time for: it is asked to stop 10 to 40 s after its start."""
+LONG = 45.0
+"""Seconds of training that a job of a minute has no time for: it is asked to stop 20 to 50 s after its start."""
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def seconds_of_a_step(run):
 def settings(tmp_path):
     """The file of the cluster's settings."""
     file = tmp_path / "here.yaml"
-    file.write_text(yaml.safe_dump({"partition": "low", "time_minutes": 1, "cpus_per_device": 1, "signal_delay_s": 20}))
+    file.write_text(yaml.safe_dump({"partition": "low", "time_minutes": 1, "cpus_per_device": 1, "signal_delay_s": 10}))
     return file
 
 
@@ -73,6 +73,12 @@ def wait_until(condition, process, seconds=120.0):
         assert process.poll() is None, "the sweep ended"
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.2)
+
+
+def restarts(environment):
+    shown = subprocess.run(["scontrol", "--oneliner", "show", "job"], env=environment, capture_output=True, text=True)
+    jobs = re.findall(r"ArrayTaskId=(\d+) .*? Restarts=(\d+)", shown.stdout)
+    return {int(task): int(count) for task, count in jobs}
 
 
 class Transitions(threading.Thread):
@@ -134,9 +140,11 @@ def test_killed_preempted_and_out_of_time_it_ends_as_on_the_local_queue(cluster,
         sweeping.kill()
         transitions.done.set()
         transitions.join()
+        print("restarts by array task:", restarts(cluster))
         for log in [tmp_path / "said", *sorted(folder.glob("tiny/slurm/*_log.out"))]:
             print(f"--- {log.name}\n{log.read_text()}")
 
+    assert sum(restarts(cluster).values()) >= 2  # preempted, and out of time
     logs = [log.read_text() for log in folder.glob("tiny/slurm/*_log.out")]
     assert any("DUE TO PREEMPTION" in log for log in logs)
     assert any(re.search("SIGUSR2: the run finishes.*Requeued job", log, flags=re.S) for log in logs)
@@ -147,3 +155,13 @@ def test_killed_preempted_and_out_of_time_it_ends_as_on_the_local_queue(cluster,
     assert len(local) == 4
     assert {run.name: (run.path / "result.json").read_bytes() for run in find_runs(folder / "tiny")} == local
     assert "0 of 4 runs to do" in subprocess.run(command, env=cluster, capture_output=True, text=True).stdout
+
+
+def test_what_slurm_refuses_is_one_line(cluster, sweep, settings, tmp_path):
+    settings.write_text("partition: none")
+    command = sweep(tmp_path / "runs", "--cluster", str(settings))
+    done = subprocess.run(command, env=cluster, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("error: sbatch refused the jobs: ")
+    assert "invalid partition specified: none" in done.stderr

@@ -98,3 +98,9 @@ def test_without_slurm_it_is_said_in_one_line_and_nothing_is_written(refused, ti
 def test_this_machines_devices_are_not_the_clusters(refused):
     [line] = refused("--devices", "1")
     assert "--devices is of this machine" in line
+
+
+def test_a_folder_whose_name_could_be_more_than_a_value_is_refused(refused, tmp_path):
+    [line] = refused("--execution.runs_folder", str(tmp_path / "$(touch x)"))
+    assert "choose an execution.runs_folder without quotes" in line
+    assert not (tmp_path / "$(touch x)").exists()
