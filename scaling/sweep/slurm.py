@@ -79,19 +79,15 @@ class Jobs:
                 f"{self._record} is not JSON: delete it once squeue lists no job of this sweep"
             ) from None
 
-    def submit(self, runs: Sequence[RunConfig], cluster: ClusterConfig, name: str) -> list[str]:
-        """Submit a job for each run, as one array for each number of devices; returns the arrays' numbers.
+    def submit(self, runs: Sequence[RunConfig], cluster: ClusterConfig, name: str) -> None:
+        """Submit a job for each run, as one array for each number of devices.
 
         Raises:
             ClusterError: sbatch refuses.
         """
-        ids = []
         by_devices = sorted(runs, key=lambda run: -run.execution.devices)
         for devices, group in groupby(by_devices, key=lambda run: run.execution.devices):
-            jobs = self._submit_array(list(group), devices, cluster, name)
-            self._note(jobs)
-            ids.append(next(iter(jobs.values())).partition("_")[0])
-        return ids
+            self._note(self._submit_array(list(group), devices, cluster, name))
 
     def _submit_array(self, runs: list[RunConfig], devices: int, cluster: ClusterConfig, name: str) -> dict[str, str]:
         import submitit
@@ -147,6 +143,27 @@ def train_on_slurm(plan: Plan, cluster: ClusterConfig, console: Console) -> None
         SweepError: some runs did not finish; they have been named on the console.
     """
     jobs = Jobs(plan)
+    with Signals(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+        submitted = _submit_what_is_needed(plan, cluster, jobs)
+        left = jobs.left()
+        numbers = " ".join(sorted({job.partition("_")[0] for job in left.values()}, key=int))
+        console.print(
+            f"{submitted} runs submitted; {len(left)} in Slurm's queue{numbers and f' as job {numbers}'}; "
+            f"what jobs print is in {jobs.folder}",
+            highlight=False,
+            soft_wrap=True,
+        )
+        missing = _watch(plan, jobs, signals, console)
+    if signals.received:
+        raise Stopped(f"the jobs go on: scancel {numbers} ends them, and the same command shows them again")
+    if missing:
+        failures = [Failure(run.run_name, _reason(run, jobs), run.directory.log) for run in missing]
+        print_failures(console, failures)
+        raise SweepError(f"{len(missing)} of {len(plan.runs)} runs did not finish; the same command submits them again")
+
+
+def _submit_what_is_needed(plan: Plan, cluster: ClusterConfig, jobs: Jobs) -> int:
+    """Submit the runs that are not finished, that nobody trains and that have no job; returns how many."""
     with RunDirectory(jobs.folder).lock() as alone:
         if not alone:
             raise ClusterError(f"another command submits jobs of {plan.name} now: wait for it")
@@ -158,22 +175,7 @@ def train_on_slurm(plan: Plan, cluster: ClusterConfig, console: Console) -> None
         ]
         if needed:
             jobs.submit(needed, cluster, plan.name)
-    left = jobs.left()
-    numbers = " ".join(sorted({job.partition("_")[0] for job in left.values()}, key=int))
-    console.print(
-        f"{len(needed)} runs submitted; {len(left)} in Slurm's queue{numbers and f' as job {numbers}'}; "
-        f"what jobs print is in {jobs.folder}",
-        highlight=False,
-        soft_wrap=True,
-    )
-    with Signals(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
-        missing = _watch(plan, jobs, signals, console)
-    if signals.received:
-        raise Stopped(f"the jobs go on: scancel {numbers} ends them, and the same command shows them again")
-    if missing:
-        failures = [Failure(run.run_name, _reason(run, jobs), run.directory.log) for run in missing]
-        print_failures(console, failures)
-        raise SweepError(f"{len(missing)} of {len(plan.runs)} runs did not finish; the same command submits them again")
+        return len(needed)
 
 
 def _watch(plan: Plan, jobs: Jobs, signals: Signals, console: Console) -> list[RunConfig]:
