@@ -24,6 +24,10 @@ class DataError(ScalingError):
     """A corpus, a tokenizer or a shard is missing, damaged, too small, or not the one that was asked for."""
 
 
+class ClusterError(ScalingError):
+    """A Slurm cluster is not there, does not answer, or refuses a job."""
+
+
 class RecordError(ScalingError):
     """A file of a run directory is missing, damaged, or contradicts another."""
 
@@ -58,10 +62,6 @@ class Stopped(TrainingError):
     """Somebody ended the process; the run goes on from its checkpoint."""
 
     exit_status = 130
-
-
-class ClusterError(ScalingError):
-    """A Slurm cluster is not there, does not answer, or refuses a job."""
 
 
 class SweepError(ScalingError):
