@@ -33,7 +33,7 @@ def test_every_setting_is_explained_and_shown_in_the_shipped_file():
     "bad",
     [
         {"partition": ""},
-        {"partition": "gpu\ntouch /tmp/x"},
+        {"partition": "gpu\ntouch x"},
         {"account": "a b"},
         {"constraint": "'; touch x; '"},
         {"qos": "$(touch x)"},
