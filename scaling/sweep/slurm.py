@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import shutil
@@ -120,7 +121,7 @@ class Jobs:
             note_pending(run.directory)
         patience = cluster.signal_delay_s - STOP_SECONDS
         try:
-            with _outside_any_job(), executor.batch():
+            with contextlib.redirect_stderr(io.StringIO()), _outside_any_job(), executor.batch():
                 jobs = [
                     executor.submit(TrainJob((run.directory.path / "config.yaml").absolute(), patience)) for run in runs
                 ]

@@ -108,17 +108,26 @@ def test_killed_preempted_and_out_of_time_it_ends_as_on_the_local_queue(cluster,
     with open(tmp_path / "said", "wb") as said:
         sweeping = subprocess.Popen(command, env=cluster, stdout=said, stderr=subprocess.STDOUT)
 
-    def training():
-        runs = find_runs(folder / "tiny") if (folder / "tiny").is_dir() else []
-        return [r for r in runs if r.read_status()["state"] == "running" and r.last_checkpoint.exists()]
+    def long_run(attempt):
+        """The long run, if it has a checkpoint and is in this attempt or a later one."""
+        for run in find_runs(folder / "tiny") if (folder / "tiny").is_dir() else []:
+            status = run.read_status()
+            if "-long-" in run.name and status["state"] == "running" and status.get("attempt", 0) >= attempt:
+                return run if run.last_checkpoint.exists() else None
+        return None
 
     try:
-        wait_until(lambda: len(training()) == 2, sweeping)
-        [long] = [run for run in training() if "-long-" in run.name]
+        wait_until(lambda: long_run(attempt=1), sweeping)
+        print("a job that needs every core, in the partition high")
+        options = ["--partition=high", f"--cpus-per-task={os.cpu_count()}", "--output=/dev/null", "--wrap=sleep 1"]
+        subprocess.run(["sbatch", *options], env=cluster, check=True, cwd=tmp_path)
+
+        wait_until(lambda: long_run(attempt=2), sweeping)
+        long = long_run(attempt=2)
         print("SIGKILL to the training process of", long.name)
         os.kill(long.read_status()["pid"], signal.SIGKILL)
-        wait_until(lambda: len(long.read_run()["attempts"]) == 2, sweeping)
 
+        wait_until(lambda: long_run(attempt=3), sweeping)
         print("the same command again, and Ctrl-C")
         again = subprocess.Popen(command, env=cluster, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         line = next(line for line in again.stdout if "submitted" in line)
@@ -126,15 +135,6 @@ def test_killed_preempted_and_out_of_time_it_ends_as_on_the_local_queue(cluster,
         again.send_signal(signal.SIGINT)
         assert "error: the jobs go on: scancel" in again.communicate(timeout=60)[0]
         assert again.returncode == 130
-
-        wait_until(lambda: len(training()) == 2, sweeping)
-        print("a job in the partition high")
-        subprocess.run(
-            ["sbatch", "--partition=high", "--output=/dev/null", "--wrap=sleep 1"],
-            env=cluster,
-            check=True,
-            cwd=tmp_path,
-        )
         assert sweeping.wait(timeout=240) == 0
     finally:
         sweeping.kill()
