@@ -67,12 +67,13 @@ def settings(tmp_path):
     return file
 
 
-def wait_until(condition, process, seconds=120.0):
+def wait_for(what, process, seconds=120.0):
     end = time.monotonic() + seconds
-    while not condition():
+    while not (found := what()):
         assert process.poll() is None, "the sweep ended"
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.2)
+    return found
 
 
 def restarts(environment):
@@ -117,17 +118,16 @@ def test_killed_preempted_and_out_of_time_it_ends_as_on_the_local_queue(cluster,
         return None
 
     try:
-        wait_until(lambda: long_run(attempt=1), sweeping)
+        wait_for(lambda: long_run(attempt=1), sweeping)
         print("a job that needs every core, in the partition high")
         options = ["--partition=high", f"--cpus-per-task={os.cpu_count()}", "--output=/dev/null", "--wrap=sleep 1"]
         subprocess.run(["sbatch", *options], env=cluster, check=True, cwd=tmp_path)
 
-        wait_until(lambda: long_run(attempt=2), sweeping)
-        long = long_run(attempt=2)
+        long = wait_for(lambda: long_run(attempt=2), sweeping)
         print("SIGKILL to the training process of", long.name)
         os.kill(long.read_status()["pid"], signal.SIGKILL)
 
-        wait_until(lambda: long_run(attempt=3), sweeping)
+        wait_for(lambda: long_run(attempt=3), sweeping)
         print("the same command again, and Ctrl-C")
         again = subprocess.Popen(command, env=cluster, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         line = next(line for line in again.stdout if "submitted" in line)
