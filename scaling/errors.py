@@ -24,6 +24,10 @@ class DataError(ScalingError):
     """A corpus, a tokenizer or a shard is missing, damaged, too small, or not the one that was asked for."""
 
 
+class ClusterError(ScalingError):
+    """A Slurm cluster is not there, does not answer, or refuses a job."""
+
+
 class RecordError(ScalingError):
     """A file of a run directory is missing, damaged, or contradicts another."""
 
