@@ -57,9 +57,9 @@ class ResidualScheme(nn.Module, ABC):
         return norm(self.read(state, sublayer))
 
     def read_weights(self, state: Any, sublayer: int) -> Tensor | None:
-        """Weights (N, B, T) that `read` gives its sources, the embedding first, the sublayer before last; for the record.
+        """Weights (N, B, T) that `read` gives its sources: the embedding first, last what holds the sublayer before.
 
-        None where a scheme has no such weights. Training never asks, so this need not be fast.
+        None where a scheme has no such weights. Only for the record: it need not be fast.
         """
         return None
 
