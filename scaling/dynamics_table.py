@@ -19,14 +19,21 @@ DYNAMICS = {
 KINDS = ("attention", "mlp")
 
 
-def encode(rows: list[dict[str, Any]]) -> bytes:
-    """Rows with the columns of `DYNAMICS`; what is not finite is missing."""
+def encode(rows: list[dict[str, Any]], after: bytes | None = None) -> bytes:
+    """A file of rows with the columns of `DYNAMICS`, after those of another file; what is not finite is missing.
+
+    Raises:
+        RecordError: the other file is damaged, or holds another table.
+    """
     import pyarrow
     from pyarrow import parquet
 
     finite = [{key: _finite(value) for key, value in row.items()} for row in rows]
+    tables = [pyarrow.Table.from_pylist(finite, _schema())]
+    if after is not None:
+        tables.insert(0, _table(after))
     file = io.BytesIO()
-    parquet.write_table(pyarrow.Table.from_pylist(finite, _schema()), file, compression="zstd")
+    parquet.write_table(pyarrow.concat_tables(tables), file, compression="zstd", write_page_checksum=True)
     return file.getvalue()
 
 
@@ -36,16 +43,7 @@ def decode(content: bytes) -> list[dict[str, Any]]:
     Raises:
         RecordError: it is damaged, or holds another table.
     """
-    import pyarrow
-    from pyarrow import parquet
-
-    try:
-        table = parquet.read_table(io.BytesIO(content))
-    except (pyarrow.ArrowException, OSError) as error:
-        raise RecordError("is damaged") from error
-    if not table.schema.equals(_schema()):
-        raise RecordError(f"has columns {table.column_names}, not {list(DYNAMICS)}")
-    rows = table.to_pylist()
+    rows = _table(content).to_pylist()
     if any(row["kind"] not in KINDS for row in rows):
         raise RecordError(f"has a kind of sublayer that is none of {', '.join(KINDS)}")
     return rows
@@ -57,6 +55,20 @@ def last_attempts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for row in sorted(rows, key=lambda row: row["attempt"]):
         kept[row["step"], row["sublayer"]] = row
     return [kept[key] for key in sorted(kept)]
+
+
+def _table(content: bytes) -> pyarrow.Table:
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        table = parquet.read_table(io.BytesIO(content), page_checksum_verification=True)
+        table.validate(full=True)
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        raise RecordError("is damaged") from error
+    if not table.schema.equals(_schema()):
+        raise RecordError(f"has columns {table.column_names}, not {list(DYNAMICS)}")
+    return table
 
 
 def _schema() -> pyarrow.Schema:

@@ -125,11 +125,11 @@ class RunDirectory:
         """Write dynamics.parquet whole, with rows of `DYNAMICS` after those it has; a damaged file is set aside."""
         path = self.path / "dynamics.parquet"
         try:
-            before = decode(path.read_bytes()) if path.exists() else []
+            content = encode(rows, after=path.read_bytes() if path.exists() else None)
         except RecordError:
             os.replace(path, path.with_suffix(".damaged"))
-            before = []
-        self._replace(path.name, encode([*before, *rows]))
+            content = encode(rows)
+        self._replace(path.name, content)
 
     def _replace(self, name: str, content: str | bytes) -> None:
         self.path.mkdir(parents=True, exist_ok=True)

@@ -142,7 +142,7 @@ class Block(ResidualScheme, name="block"):
     def read_weights(self, state: BlockState, sublayer: int) -> Tensor:
         """Depth attention's weights (N, B, T): embedding, finished blocks, open block; all 1 at the first read."""
         values = [source.value for source in state.sources] + ([] if state.partial is None else [state.partial])
-        weights = state.weights[max(sublayer, 1) - 1 :][:1]  # of one source, the first read's softmax is 1 by any query
+        weights = state.weights[max(sublayer - 1, 0)].unsqueeze(0)  # the first read has one source: 1 by any query
         return torch.cat([key_logits(value, weights, self.eps) for value in values]).softmax(0)
 
     def write(self, state: BlockState, sublayer: int, output: Tensor) -> BlockState:
