@@ -51,7 +51,7 @@ def _step(model: LanguageModel, config: RunConfig, live: LiveStorages) -> None:
     optimizer = build_optimizer(model, config.train)
     for parameter in parameters:
         parameter.grad = torch.empty_like(parameter)
-    live.name("gradients", (p.grad for p in parameters))
+    live.name("gradients", (p.grad for p in parameters if p.grad is not None))
     optimizer.step()
     live.name_rest("optimizer")
 
@@ -65,7 +65,7 @@ def _step(model: LanguageModel, config: RunConfig, live: LiveStorages) -> None:
     if config.micro_batch * config.execution.devices == config.batch_sequences:  # else they are added to
         optimizer.zero_grad()
     loss.backward()
-    live.name("gradients", (p.grad for p in parameters))
+    live.name("gradients", (p.grad for p in parameters if p.grad is not None))
     nn.utils.clip_grad_norm_(parameters, config.train.clip_norm or math.inf)
     optimizer.step()
 
