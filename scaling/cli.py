@@ -111,14 +111,21 @@ def status(given: Any) -> int:
     """Where runs stand."""
     from scaling.records import find_runs
     from scaling.sweep.plan import read_plan
-    from scaling.sweep.tables import status_table, wide_console
+    from scaling.sweep.standing import Roster
+    from scaling.sweep.tables import wide_console
+    from scaling.sweep.watch import follow, standing_table
 
-    path = Path(given.path)
+    path, console = Path(given.path), wide_console()
     if path.is_dir():
-        directories = find_runs(path)
+        roster = Roster(lambda: find_runs(path))
     else:
-        directories = [run.directory for run in read_plan(path, given_overrides(given, SWEEP_GROUPS)).runs]
-    wide_console().print(status_table(directories))
+        runs = read_plan(path, given_overrides(given, SWEEP_GROUPS)).runs
+        directories = [run.directory for run in runs]
+        roster = Roster(lambda: directories, runs)
+    if given.watch:
+        follow(roster, console)
+    else:
+        console.print(standing_table(roster.standings(), console.width))
     return 0
 
 
@@ -206,11 +213,14 @@ def _parser() -> ArgumentParser:
 
     own = verb("status", "print where runs stand, from their files", SWEEP_GROUPS)
     own.add_argument("path", type=str, help="file of a sweep, or a folder of runs")
+    own.add_argument("--watch", action="store_true", help="go on until no run is left to wait for")
 
     own = verb("estimate", "print parameters, tokens, FLOPs by ledger, memory and device hours", SWEEP_GROUPS)
     own.add_argument("sweep", type=str, help="file of a sweep")
     own.add_argument("--peak-tflops", type=float, help="peak TFLOP/s of a device, dense, at the precision of training")
-    own.add_argument("--mfu", type=float, help="share of that peak that is reached, in the `model` ledger; 0.4 if not given")
+    own.add_argument(
+        "--mfu", type=float, help="share of that peak that is reached, in the `model` ledger; 0.4 if not given"
+    )
     own.add_argument("--price", type=float, help="of a device hour, in whatever currency")
     own.add_argument("--device-memory", type=float, help="GiB of a device; the GPU's here if not given")
     own.add_argument("--node-devices", type=int, help="devices of a node, for node hours; this machine's if not given")

@@ -1,4 +1,4 @@
-"""How long runs will take: at a given rate, else as runs of the same folder were measured, else by the machine's speed."""
+"""How long runs will take: at a given rate, else as runs of the same folder, else by the machine's own speed."""
 
 from __future__ import annotations
 

@@ -40,7 +40,9 @@ def compute_table(runs: Sequence[RunConfig]) -> Table:
     for run, flops, last in zip(runs, of_runs, _last_of_size(runs), strict=True):
         table.add_row(run.run_name, number(run.tokens), f"{run.steps:,}", *cells(flops), end_section=last)
     tokens, steps = sum(run.tokens for run in runs), sum(run.steps for run in runs)
-    table.add_row("in all", number(tokens), f"{steps:,}", *cells([sum(column) for column in zip(*of_runs, strict=True)]))
+    table.add_row(
+        "in all", number(tokens), f"{steps:,}", *cells([sum(column) for column in zip(*of_runs, strict=True)])
+    )
     return table
 
 

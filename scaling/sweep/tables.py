@@ -1,9 +1,7 @@
-"""The tables that `sweep` and `status` print, and how every table of runs is drawn."""
+"""The tables that `sweep` prints, and how every table of runs says things."""
 
 from __future__ import annotations
 
-import time
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from scaling.compute import FLOP_LEDGERS, flops_per_token, non_embedding_parameters, parameters
+from scaling.compute import flops_per_token, non_embedding_parameters, parameters
 from scaling.config import RunConfig
 from scaling.errors import RecordError
 from scaling.records import RunDirectory
@@ -53,29 +51,6 @@ def plan_table(runs: Sequence[RunConfig], directories: Sequence[RunDirectory], r
             str(config.steps),
             f"{flops_per_token(shape, 'model') * config.tokens:.3g}",
             duration(device_seconds(config, rate)),
-        )
-    return table
-
-
-def status_table(directories: Sequence[RunDirectory]) -> Table:
-    """Where runs stand, from their files alone."""
-    table = Table("run", "state")
-    for heading in ("step", "tokens/s", "utilisation", "loss", "validation", "updated"):
-        table.add_column(heading, justify="right")
-    table.add_column("message")
-    for run in directories:
-        status = readable_status(run)
-        result = run.read_result() if status["state"] == "finished" else None
-        table.add_row(
-            run.name,
-            styled_state(status["state"]),
-            f"{status['step']}/{status['steps']}" if "step" in status else "",
-            f"{status['tokens_per_second']:,.0f}" if "tokens_per_second" in status else "",
-            f"{status['utilisation']:.1%}" if "utilisation" in status else "",
-            f"{status['loss']:.4f}" if "loss" in status else "",
-            f"{result['val_loss']:.4f}" if result else "",
-            f"{duration(time.time() - status['updated'])} ago" if "updated" in status else "",
-            escape(str(status.get("message", ""))),
         )
     return table
 
