@@ -168,4 +168,5 @@ def _quieten() -> None:
     for name in ("lightning.pytorch", "lightning.fabric", "transformers"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="lightning")
+    warnings.filterwarnings("ignore", message="There is a performance drop", category=UserWarning)  # vmap's, of Muon
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")  # which nothing here changes in place
