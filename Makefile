@@ -3,7 +3,7 @@
 PYTHON  ?= python3
 VENV    := .venv
 BIN     := $(VENV)/bin
-SWEEP   ?= sweeps/demo.yaml
+SWEEP   ?= sweeps/node.yaml
 DEVICES ?=
 ARGS    ?=
 RUNS    ?= runs/$(basename $(notdir $(SWEEP)))
