@@ -39,10 +39,10 @@ test: setup ## run the tests
 sweep: setup ## train every run of SWEEP that is not finished
 	$(BIN)/python -m scaling sweep $(SWEEP) $(if $(DEVICES),--devices $(DEVICES)) $(ARGS)
 
-status: setup ## print where the runs of SWEEP stand
+status: setup ## print where the runs of SWEEP stand; ARGS=--watch goes on until they are done
 	$(BIN)/python -m scaling status $(SWEEP) $(ARGS)
 
-estimate: setup ## print what SWEEP costs: parameters, tokens, FLOPs, memory, hours
+estimate: setup ## print what SWEEP costs: parameters, tokens, FLOPs, memory, hours, money (ARGS='--peak-tflops 989 --price 2.5')
 	$(BIN)/python -m scaling estimate $(SWEEP) $(if $(DEVICES),--devices $(DEVICES)) $(ARGS)
 
 plots: setup ## draw the figures of SWEEP's results, and the paper's own beside them

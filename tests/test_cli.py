@@ -223,13 +223,3 @@ def test_the_runs_of_a_killed_sweep_end_with_it(endless_sweep, tiny_run):
     wait_until(lambda: Path(tiny_run.execution.runs_folder, "tiny").is_dir() and running())
     process.kill()
     wait_until(lambda: running() == [])
-
-
-@pytest.mark.parametrize("rate", ["0", "-1", ".inf", "fast"])
-def test_estimate_at_an_impossible_rate(capsys, sweep_file, rate):
-    assert len(complaint_of(capsys, "estimate", sweep_file, "--tflops", rate)) == 1
-
-
-def test_estimate_at_a_given_rate(capsys, sweep_file):
-    assert main(["estimate", str(sweep_file), "--tflops", "100"]) == 0
-    assert "100 TFLOP/s a device, as given" in capsys.readouterr().out
