@@ -11,11 +11,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from scaling.config import RunConfig
+from scaling.errors import ScalingError
 from scaling.model.language_model import LanguageModel
 from scaling.training.optimizer import build_optimizer
 
@@ -30,7 +36,20 @@ def training_memory(config: RunConfig) -> dict[str, int]:
     `activations` are what the forward pass leaves to the backward pass, `temporaries` everything else that exists at
     that moment. Gradients of the step before are still there in the forward pass; the trainer drops them after it.
     Attention is PyTorch's fused one. What the driver, libraries' workspaces and the allocator's gaps take is not in it.
+
+    Raises:
+        ScalingError: the model looks at values of tensors, which fake ones do not have.
     """
+    try:
+        return _counted(config)
+    except (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException) as error:
+        raise ScalingError(
+            f"memory of {config.run_name} cannot be counted ({error.func} needs values of tensors, or is not known): "
+            "measure it by a few steps on the device"
+        ) from error
+
+
+def _counted(config: RunConfig) -> dict[str, int]:
     with FakeTensorMode():
         model = LanguageModel(config.model, config.residual, config.data.vocab_size, config.train.seq_len)
         model.checkpoint_activations = config.execution.checkpoint_activations
