@@ -12,11 +12,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from scaling.config import RunConfig
+from scaling.config import RunConfig, digest
+from scaling.errors import ScalingError
 from scaling.model.language_model import LanguageModel
 from scaling.training.optimizer import build_optimizer
 
@@ -31,15 +37,29 @@ def training_memory(config: RunConfig) -> dict[str, int]:
     `activations` are what the forward pass leaves to the backward pass, `temporaries` everything else that exists at
     that moment. Gradients of the step before are still there in the forward pass; the trainer drops them after it.
     Attention is PyTorch's fused one. What the driver, libraries' workspaces and the allocator's gaps take is not in it.
+
+    Raises:
+        ScalingError: the model looks at values of tensors, which fake ones do not have.
     """
+    try:
+        return _counted(config)
+    except (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException) as error:
+        raise ScalingError(
+            f"memory of {config.run_name} cannot be counted ({error.func} needs values of tensors, or is not known): "
+            "measure it by a few steps on the device"
+        ) from error
+
+
+def _counted(config: RunConfig) -> dict[str, int]:
     with FakeTensorMode(), _kernels(config):
         model = LanguageModel(config.model, config.residual, config.data.vocab_size, config.train.seq_len)
         model.checkpoint_activations = config.execution.checkpoint_activations
         devices = config.execution.devices if config.execution.strategy == "fsdp" else 1
         live = LiveStorages(dict.fromkeys(SHARDED, devices))
         live.name("weights", (*model.parameters(), *model.buffers()))
+        optimizer = _optimizer_bytes(model, config)
         with live:
-            _step(model, config, live)
+            _step(model, config, live, *optimizer)
         peak = live.peak()
     if devices > 1:
         peak["temporaries"] += _unsharded_bytes(model)
@@ -55,15 +75,14 @@ def _kernels(config: RunConfig) -> AbstractContextManager[None]:
     return kernel_footprints()
 
 
-def _step(model: LanguageModel, config: RunConfig, live: LiveStorages) -> None:
+def _step(model: LanguageModel, config: RunConfig, live: LiveStorages, state_bytes: int, step_bytes: int) -> None:
     """A step as the trainer takes it, after one that left its gradients and the optimiser's state."""
     parameters = list(model.parameters())
-    optimizer = build_optimizer(model, config.train)
     for parameter in parameters:
         parameter.grad = torch.empty_like(parameter)
     live.name("gradients", (p.grad for p in parameters if p.grad is not None))
-    optimizer.step()
-    live.name_rest("optimizer")
+    state = torch.empty(state_bytes, dtype=torch.uint8)
+    live.name("optimizer", (state,))
 
     tokens = torch.zeros(config.micro_batch, config.train.seq_len, dtype=torch.long)
     bf16 = config.train.precision == "bf16"
@@ -73,11 +92,35 @@ def _step(model: LanguageModel, config: RunConfig, live: LiveStorages) -> None:
         loss = model(tokens, tokens)
     live.name_rest("activations")
     if config.micro_batch * config.execution.devices == config.batch_sequences:  # else they are added to
-        optimizer.zero_grad()
+        model.zero_grad()
     loss.backward()
     live.name("gradients", (p.grad for p in parameters if p.grad is not None))
     nn.utils.clip_grad_norm_(parameters, config.train.clip_norm or math.inf)
-    optimizer.step()
+    torch.empty(step_bytes, dtype=torch.uint8)
+
+
+_OPTIMIZER_BYTES: dict[str, tuple[int, int]] = {}
+
+
+def _optimizer_bytes(model: LanguageModel, config: RunConfig) -> tuple[int, int]:
+    """What the optimiser keeps, and what it takes besides in a step; counted once, as no micro-batch changes it."""
+    identity = config.identity()
+    key = digest([identity["model"], identity["residual"], identity["data"], config.train.optimizer])
+    if key not in _OPTIMIZER_BYTES:
+        parameters, live = list(model.parameters()), LiveStorages()
+        for parameter in parameters:
+            parameter.grad = torch.empty_like(parameter)
+        live.name("weights", parameters)
+        live.name("gradients", (p.grad for p in parameters if p.grad is not None))
+        optimizer = build_optimizer(model, config.train)
+        with live:
+            optimizer.step()
+            live.name_rest("optimizer")
+            optimizer.step()
+        peak = live.peak()
+        _OPTIMIZER_BYTES[key] = peak["optimizer"], peak["temporaries"]
+        model.zero_grad()
+    return _OPTIMIZER_BYTES[key]
 
 
 def _unsharded_bytes(model: LanguageModel) -> int:

@@ -10,8 +10,11 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader
 
+from scaling.errors import ScalingError
 from scaling.memory import PARTS, training_memory
 from scaling.model.language_model import LanguageModel
+from scaling.model.residual import SCHEMES
+from scaling.model.residual.baseline import Baseline
 from scaling.training.module import TrainingModule
 from scaling.training.optimizer import build_optimizer
 
@@ -114,3 +117,16 @@ def test_several_devices_share_weights_gradients_and_optimiser_only_where_they_a
         assert shared[part] == pytest.approx(whole[part] / 2, rel=0.01)
     assert shared["activations"] == whole["activations"]
     assert whole["temporaries"] < shared["temporaries"] < whole["temporaries"] + whole["weights"]
+
+
+def test_a_scheme_that_looks_at_values_is_named(run_of, change, monkeypatch):
+    monkeypatch.setattr("scaling.model.residual.scheme.SCHEMES", dict(SCHEMES))
+
+    class Peeking(Baseline, name="peeking"):
+        def write(self, state, sublayer, output):
+            return state + output if output.sum().item() > 0 else state
+
+    with pytest.raises(
+        ScalingError, match=r"memory of block-tiny-s0-\w+ cannot be counted \(.*needs values of tensors"
+    ):
+        training_memory(change(run_of(), "residual", scheme="peeking", options={}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -66,14 +67,13 @@ def footprints(
 
 
 def _largest(choices: Sequence[int], limit: float, size: Callable[[int], int]) -> int:
-    """The last of the rising choices whose size is within the limit; 0 if none is.
+    """The largest of the rising choices whose size is within the limit; 0 if none is.
 
-    A peak is the highest of many moments, each linear in the choice, so a line through two sizes promises too much if
-    anything: what it promises is counted too.
+    Sizes rise too, but for the last one's: a step of one micro-batch has no older gradients while it goes forward. They
+    do not rise in a straight line (another moment becomes the peak, logits come in more chunks), so none is guessed.
     """
-    promised = list(choices)
-    if len(choices) > 1:
-        first, second = choices[:2]
-        slope = (size(second) - size(first)) / (second - first)
-        promised = [n for n in choices if size(first) + slope * (n - first) <= limit]
-    return next((n for n in reversed(promised) if size(n) <= limit), 0)
+    *others, whole = choices
+    if size(whole) <= limit:
+        return whole
+    fitting = bisect_right(others, limit, key=size)
+    return others[fitting - 1] if fitting else 0

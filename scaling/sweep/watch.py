@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
+from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -18,7 +19,7 @@ from rich.text import Text
 from scaling.config import RunConfig
 from scaling.records import RunDirectory
 from scaling.sweep.standing import WAITED_FOR, Roster, Standing, seconds_left
-from scaling.sweep.tables import duration, styled_state
+from scaling.sweep.tables import duration, number, styled_state
 
 REFRESH_SECONDS = 1.0
 QUIET_SECONDS = 30.0
@@ -26,7 +27,7 @@ QUIET_SECONDS = 30.0
 FRAME_LINES = 9
 """Lines of a table beside its rows: frame, headings, the row of all, the caption, the cursor's."""
 WIDTH_FOR_BARS = 120
-"""Columns from which there is room for bars."""
+"""Columns from which there is room for bars and frames."""
 
 
 def standing_table(standings: Sequence[Standing], width: int, lines: int | None = None) -> RenderableType:
@@ -39,13 +40,16 @@ def standing_table(standings: Sequence[Standing], width: int, lines: int | None 
     """
     shown = _shown(standings, lines)
     by_state = Counter(s.state for s in standings)
-    table = Table(caption=Text.from_markup(", ".join(f"{n} {styled_state(state)}" for state, n in by_state.items())))
+    wide = width >= WIDTH_FOR_BARS
+    look: dict[str, Any] = {} if wide else {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0)}
+    table = Table(
+        **look, caption=Text.from_markup(", ".join(f"{n} {styled_state(state)}" for state, n in by_state.items()))
+    )
     table.add_column("run", overflow="ellipsis")
     table.add_column("state", no_wrap=True)
-    with_bars = width >= WIDTH_FOR_BARS
-    if with_bars:
+    if wide:
         table.add_column("", width=(width - WIDTH_FOR_BARS) // 3 + 8)
-    utilisation_known = any(s.utilisation is not None for s in standings)
+    utilisation_known = wide and any(s.utilisation is not None for s in standings)
     utilisation = ["utilisation"] if utilisation_known else []
     for heading in ("step", "loss", "validation", "tokens/s", *utilisation, "left", "silent"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -54,11 +58,11 @@ def standing_table(standings: Sequence[Standing], width: int, lines: int | None 
         table.add_row(
             name,
             state,
-            *([ProgressBar(s.steps, s.step) if s.steps else ""] if with_bars else []),
+            *([ProgressBar(s.steps, s.step) if s.steps else ""] if wide else []),
             f"{s.step}/{s.steps}" if s.steps else "",
             _loss(s.loss),
             _loss(s.validation),
-            f"{s.tokens_per_second:,.0f}" if s.tokens_per_second else "",
+            number(s.tokens_per_second) if s.tokens_per_second else "",
             *(["" if s.utilisation is None else f"{s.utilisation:.1%}"] if utilisation_known else []),
             left,
             _silent(s.updated),
@@ -79,7 +83,8 @@ def standing_table(standings: Sequence[Standing], width: int, lines: int | None 
     waited_for = any(s.state in WAITED_FOR for s in standings)
     row(together.run, together.state, together, _left(seconds_left(standings)) if waited_for else "")
     cut: dict[str, Any] = {} if lines is None else {"no_wrap": True, "overflow": "ellipsis"}
-    return Group(table, *(Text(f"{s.run}: {s.message}", **cut) for s in shown if s.message))
+    said = [s.message if s.message.startswith(s.run) else f"{s.run}: {s.message}" for s in shown if s.message]
+    return Group(table, *(Text(line, **cut) for line in said))
 
 
 def follow(roster: Roster, console: Console, quiet_seconds: float = QUIET_SECONDS) -> None:
