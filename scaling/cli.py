@@ -21,6 +21,7 @@ from scaling.errors import (
     Stopped,
 )
 from scaling.loading import given_overrides, load, override_arguments
+from scaling.process import quieten_libraries
 
 if TYPE_CHECKING:
     from scaling.records import RunDirectory
@@ -34,6 +35,7 @@ RUN_GROUPS = {"model": ModelConfig, "residual": ResidualConfig, **SWEEP_GROUPS}
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one verb; returns the exit status: 0 done, 1 a sweep has failures, 2 something the user can mend."""
+    quieten_libraries()
     parser = _parser()
     try:
         given = parser.parse_args(arguments)
