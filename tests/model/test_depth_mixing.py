@@ -15,9 +15,9 @@ from scaling.model.residual.baseline import Baseline
 ONE_WEIGHT_A_TOKEN = [name for name in CASES if CASES[name].config.options.get("n_heads", 1) == 1]
 
 
-def matrix_of(config, n_layers=6, **shape):
+def matrix_of(config, n_layers=6, dtype=torch.float32, **shape):
     """Near the scheme's start, so that no part of the matrix is lost beside another."""
-    model = model_of(config, n_layers=n_layers, **shape)
+    model = model_of(config, n_layers=n_layers, **shape).to(dtype)
     with torch.no_grad():
         for p, noise in zip(model.residual.parameters(), noise_like(model.residual), strict=True):
             p.add_(noise)
@@ -43,8 +43,7 @@ def is_static(matrix):
 def test_reads_are_the_matrix_times_the_values(name):
     """In the model itself, whose normed reads its sublayers see."""
     config = CASES[name].config
-    matrix, model = matrix_of(config)
-    model = model.double()
+    matrix, model = matrix_of(config, dtype=torch.float64)
     seen, values = [], [model.embedding(TOKENS)]
     for sublayer in model.sublayers:
         sublayer.register_forward_hook(lambda _, inputs, output: seen.append(inputs[0]) or values.append(output))
@@ -54,7 +53,7 @@ def test_reads_are_the_matrix_times_the_values(name):
     norms = [*(s.norm for s in model.sublayers), model.norm]
     for row, (norm, expected) in enumerate(zip(norms, seen, strict=True)):
         read = sum(matrix[..., row, i].unsqueeze(-1) * v for i, v in enumerate(values[: row + 1]))
-        torch.testing.assert_close(norm(read), expected, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(norm(read), expected, rtol=1e-8, atol=1e-8)
 
 
 def test_the_residual_stream_is_all_ones_and_1_semiseparable():
