@@ -10,10 +10,10 @@ RUNS    ?= runs/$(basename $(notdir $(SWEEP)))
 RESULTS ?= results/$(basename $(notdir $(SWEEP)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test sweep status plots report estimate bench check clean
+.PHONY: help setup demo test slurm-test sweep status plots report estimate bench check clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "  SWEEP=sweeps/X.yaml  DEVICES=0,1 (GPU numbers; on a CPU how many runs at a time)  ARGS='--train.lr 1e-3'"
 
@@ -21,7 +21,7 @@ setup: $(VENV)/ready ## make .venv with the tested versions of everything
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,tensorboard]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,tensorboard,slurm]'
 	touch $@
 
 demo: setup ## train small ladders on a CPU, fit, draw, report: ten minutes from nothing
@@ -35,6 +35,10 @@ demo: setup ## train small ladders on a CPU, fit, draw, report: ten minutes from
 
 test: setup ## run the tests
 	$(BIN)/python -m pytest
+
+slurm-test: setup ## train a sweep on a real Slurm of this machine; needs root, and Debian's packages, which it installs
+	@tests/slurm/install || echo "slurm-test: there is no Slurm here, so a sweep on a cluster is NOT tested"
+	$(BIN)/python -m pytest -m slow -n 0 -rs tests/slurm
 
 sweep: setup ## train every run of SWEEP that is not finished
 	$(BIN)/python -m scaling sweep $(SWEEP) $(if $(DEVICES),--devices $(DEVICES)) $(ARGS)

@@ -6,13 +6,27 @@ import contextlib
 import signal
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentError, ArgumentParser
 
 from scaling.config import DataConfig, ExecutionConfig, ModelConfig, ResidualConfig, RunConfig, TrainConfig
-from scaling.errors import ConfigError, RecordError, ScalingError, SweepError
+from scaling.errors import (
+    ConfigError,
+    Diverged,
+    OutOfMemory,
+    ProcessLost,
+    RecordError,
+    ScalingError,
+    Stopped,
+)
 from scaling.loading import given_overrides, load, override_arguments
+
+if TYPE_CHECKING:
+    from scaling.records import RunDirectory
+    from scaling.sweep.cluster import ClusterConfig
+    from scaling.sweep.devices import Device
+    from scaling.sweep.estimate import Rate
 
 SWEEP_GROUPS = {"data": DataConfig, "train": TrainConfig, "execution": ExecutionConfig}
 RUN_GROUPS = {"model": ModelConfig, "residual": ResidualConfig, **SWEEP_GROUPS}
@@ -50,8 +64,10 @@ def prepare(given: Any) -> int:
 
 def train(given: Any) -> int:
     """One run."""
-    from scaling.process import end_with_parent, keep_heap
+    from scaling.process import end_with_parent, is_first_process, keep_heap
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the run itself listens
+    end_with_parent(signal.SIGTERM if is_first_process() else signal.SIGKILL)
     keep_heap()
     overrides = given_overrides(given, RUN_GROUPS)
     overrides |= {key: given[key] for key in ("seed", "variant") if given[key] is not None}
@@ -59,13 +75,15 @@ def train(given: Any) -> int:
 
     from rich.console import Console
 
-    from scaling.training.environment import is_first_process
     from scaling.training.run import train as train_run
 
     console = Console(quiet=not is_first_process())
-    if is_first_process():
-        end_with_parent()
-    result = train_run(config, console)
+    try:
+        result = train_run(config, console)
+    except (Diverged, OutOfMemory, ProcessLost, Stopped) as error:
+        if is_first_process():
+            raise
+        return error.exit_status  # the first process says it for all
     console.print(f"validation loss {result['val_loss']:.6f} nats per token: {config.directory.path}", soft_wrap=True)
     return 0
 
@@ -75,20 +93,18 @@ def sweep(given: Any) -> int:
     from scaling.data.corpus import check_tokens, open_corpus
     from scaling.sweep.estimate import device_seconds
     from scaling.sweep.plan import read_plan
-    from scaling.sweep.queue import LocalQueue
-    from scaling.sweep.tables import duration, plan_table, print_failures, readable_status, wide_console
-    from scaling.sweep.watch import Watch
+    from scaling.sweep.tables import duration, plan_table, readable_status, wide_console
 
     plan = read_plan(given.sweep, given_overrides(given, SWEEP_GROUPS))
-    slots, rate, directories = _resources(plan.runs, given.devices)
+    cluster = _cluster(given)
+    devices, rate, directories = _resources(plan.runs, given.devices, here=cluster is None)
     console = wide_console()
     table = plan_table(plan.runs, directories, rate)
     states = [readable_status(run)["state"] for run in directories]
     left = [config for config, state in zip(plan.runs, states, strict=True) if state != "finished"]
-    in_all = duration(sum(device_seconds(config, rate) for config in left) / len(slots))
-    table.caption = (
-        f"{len(left)} of {len(plan.runs)} runs to do, {len(slots)} at a time, {in_all} at {rate.description}"
-    )
+    work = sum(device_seconds(config, rate) for config in left)
+    where = "on the cluster" if cluster else f"on {len(devices)} devices, {duration(work / len(devices))}"
+    table.caption = f"{len(left)} of {len(plan.runs)} runs to do {where} at {rate.description}"
     console.print(table)
     if given.dry_run or not left:
         return 0
@@ -96,13 +112,14 @@ def sweep(given: Any) -> int:
         index = open_corpus(config).index
         with contextlib.suppress(RecordError):  # one run's damaged files are that run's failure
             check_tokens(config.directory, index)
-    for ending in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(ending, signal.default_int_handler)
-    with Watch(plan.runs, directories, console) as watch:
-        failures = LocalQueue(plan.runs, slots, watch.event).work()
-    if failures:
-        print_failures(console, failures)
-        raise SweepError(f"{len(failures)} of {len(plan.runs)} runs did not finish; the same command tries them again")
+    if cluster is not None:
+        from scaling.sweep.slurm import train_on_slurm
+
+        train_on_slurm(plan, cluster, console)
+    else:
+        from scaling.sweep.local import train_here
+
+        train_here(plan, devices, console)
     console.print(f"all {len(plan.runs)} runs are finished: {plan.folder}", highlight=False)
     return 0
 
@@ -145,16 +162,28 @@ def estimate(given: Any) -> int:
 VERBS = {"prepare": prepare, "train": train, "sweep": sweep, "status": status, "estimate": estimate}
 
 
-def _resources(runs: list[RunConfig], devices: str | None) -> tuple[list[Any], Any, list[Any]]:
-    """Slots of this machine, the rate of one, and the runs' directories."""
+def _resources(
+    runs: list[RunConfig], devices: str | None, here: bool = True
+) -> tuple[list[Device], Rate, list[RunDirectory]]:
+    """The devices of this machine (none if the runs are not for it), the rate of one, and the runs' directories."""
+    from scaling.sweep.devices import find_devices
     from scaling.sweep.estimate import rate_of_slots
-    from scaling.sweep.slots import find_slots
 
     directories = [run.directory for run in runs]
-    execution = runs[0].execution
-    slots = find_slots(execution.accelerator, execution.devices, len(runs), devices)
-    sharing = len(slots) if slots[0].cores else 1
-    return slots, rate_of_slots(runs, directories, sharing), directories
+    found = find_devices(runs, devices) if here else []
+    sharing = len(found) if found and not found[0].gpu else 1
+    return found, rate_of_slots(runs, directories, sharing), directories
+
+
+def _cluster(given: Any) -> ClusterConfig | None:
+    """The settings of the cluster that was asked for, if one was."""
+    from scaling.sweep.cluster import read_cluster
+
+    if given.cluster is None:
+        return None
+    if given.devices is not None:
+        raise ConfigError("--devices is of this machine: with --cluster a run has its execution.devices")
+    return read_cluster(given.cluster, given.sweep)
 
 
 def _parser() -> ArgumentParser:
@@ -180,6 +209,9 @@ def _parser() -> ArgumentParser:
     own = verb("sweep", "train every run of a sweep that is not finished", SWEEP_GROUPS)
     own.add_argument("sweep", type=str, help="file of a sweep, for example sweeps/demo.yaml")
     own.add_argument("--dry-run", action="store_true", help="print the plan and stop")
+    own.add_argument(
+        "--cluster", type=str, default=None, help="train on Slurm: slurm for configs/cluster/slurm.yaml, or a file"
+    )
     _add_devices(own)
 
     own = verb("status", "print where runs stand, from their files", SWEEP_GROUPS)
@@ -194,7 +226,10 @@ def _parser() -> ArgumentParser:
 
 def _add_devices(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "--devices", type=str, default=None, help="GPU numbers, as in 0,1,2, or on a CPU how many runs at a time"
+        "--devices",
+        type=str,
+        default=None,
+        help="GPU numbers, as in 0,1,2, or on a CPU into how many devices its cores are divided",
     )
 
 

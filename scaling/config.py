@@ -358,8 +358,9 @@ class ExecutionConfig(Checked):
     """Steps between two measurements of the validation loss; it is always measured at the end."""
     checkpoint_every: int = 100
     """Steps between two checkpoints."""
-    tensorboard: bool = False
-    """Whether to write TensorBoard events beside metrics.csv (extra `tensorboard`)."""
+    loggers: list[Literal["tensorboard", "wandb"]] = field(default_factory=list)
+    """What to write beside metrics.csv, below the run's directory: `tensorboard` events, or a `wandb` run, offline
+    unless the environment's WANDB_MODE says otherwise. Each is an extra of that name."""
     retries: int = 2
     """How often a sweep starts a failed run again."""
     peak_tflops: float | None = None
@@ -417,6 +418,11 @@ class RunConfig(Checked):
             object.__setattr__(self, "variant", self.residual.scheme)
         problems = [p for rule in (*named("variant"), *self.rules) if (p := rule.problem(self))]
         problems += self._micro_batch_problems()
+        if self.execution.devices > 1 and self.execution.strategy == "fsdp" and self.train.optimizer == "muon":
+            problems.append(
+                "execution.strategy is 'fsdp', train.optimizer is 'muon': muon needs whole matrices, of which fsdp "
+                "leaves a device a share; take ddp, or adamw"
+            )
         from scaling.model.residual import scheme_problems  # needs torch, which --help must not wait for
 
         problems += scheme_problems(self.residual, self.model.n_sublayers, self.model.d_model)

@@ -24,6 +24,10 @@ class DataError(ScalingError):
     """A corpus, a tokenizer or a shard is missing, damaged, too small, or not the one that was asked for."""
 
 
+class ClusterError(ScalingError):
+    """A Slurm cluster is not there, does not answer, or refuses a job."""
+
+
 class RecordError(ScalingError):
     """A file of a run directory is missing, damaged, or contradicts another."""
 
@@ -55,9 +59,17 @@ class Busy(TrainingError):
 
 
 class Stopped(TrainingError):
-    """Somebody ended the process; the run goes on from its checkpoint."""
+    """Somebody asked the process to end; the run goes on from its checkpoint."""
 
     exit_status = 130
+
+
+class ProcessLost(TrainingError):
+    """Another process of the run ended before its time, and took this one with it."""
+
+    def __init__(self, message: str, exit_status: int):
+        super().__init__(message)
+        self.exit_status = exit_status
 
 
 class SweepError(ScalingError):

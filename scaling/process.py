@@ -1,4 +1,4 @@
-"""What a training process asks of the system: to keep its freed memory, and to end with the sweep that started it."""
+"""What a training process asks of the system: to keep its freed memory, and to end with the process that started it."""
 
 import ctypes
 import ctypes.util
@@ -7,7 +7,7 @@ import signal
 import sys
 
 PARENT = "SCALING_PARENT"
-"""Environment variable with the process number of the sweep that started this process."""
+"""Environment variable with the number of the process that started this one: a sweep, or a run's first process."""
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
 _PR_SET_PDEATHSIG = 1
@@ -29,11 +29,16 @@ def keep_heap() -> bool:
     return all((mallopt(_M_MMAP_MAX, 0), mallopt(_M_TRIM_THRESHOLD, never), mallopt(_M_TOP_PAD, 64 << 20)))
 
 
-def end_with_parent() -> None:
-    """Have the system stop this process when the sweep that started it dies, so that its device is free again."""
+def is_first_process() -> bool:
+    """Whether this process keeps a run's records; it starts one more for every further device."""
+    return os.environ.get("LOCAL_RANK", "0") == "0"
+
+
+def end_with_parent(ending: signal.Signals = signal.SIGTERM) -> None:
+    """Have the system send `ending` to this process when the one that started it dies, so that its device is free."""
     parent = os.environ.get(PARENT)
     if parent is None or not sys.platform.startswith("linux"):
         return
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(ending))
     if str(os.getppid()) != parent:  # it died before the call
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), ending)

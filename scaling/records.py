@@ -41,7 +41,11 @@ _WHOLE = ("attempt", "step", "tokens")
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 """What would move the cursor or recolour a terminal that text of a stranger's file is printed on."""
 LOCK_ATTEMPTS, LOCK_PAUSE = 20, 0.05  # tries and seconds
-STATES = ("pending", "running", "lost", "finished", "diverged", "failed")
+STATES = ("pending", "running", "stopped", "lost", "finished", "diverged", "failed")
+HEARTBEAT_SECONDS = 10.0
+"""A run that trains rewrites its status at least this often."""
+HEARTBEATS_MISSED = 6
+"""As many in a row, and a process of another host, whose lock may not be seen from here, counts as dead."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,10 @@ class RunDirectory:
         status = {"state": state, "updated": time.time(), "host": socket.gethostname(), "pid": os.getpid(), **fields}
         self._replace("status.json", _dump(status))
 
+    def report(self) -> Report:
+        """A context in which the run is `running`, for the process that trains it."""
+        return Report(self)
+
     def write_result(self, result: dict[str, Any]) -> None:
         """Write result.json whole. Equal runs have equal bytes, so nothing measured in seconds belongs here."""
         self._replace("result.json", _dump(result))
@@ -156,12 +164,13 @@ class RunDirectory:
         """status.json with the state that holds now.
 
         A run with a result is `finished`, whatever its process could still write, and none without is; one whose
-        process died is `lost`, never `running`.
+        process died is `lost`, never `running`. On another host's word alone it runs while its heartbeat is fresh,
+        because not every shared folder shares locks.
         """
         status = self._read("status.json") or {"state": "pending"}
         if (self.path / "result.json").exists():
             status["state"] = "finished"
-        elif status.get("state") in ("running", "finished") and not self.is_locked():
+        elif status.get("state") in ("running", "finished") and not (self.is_locked() or _beats_elsewhere(status)):
             status["state"] = "lost"
         return status
 
@@ -247,6 +256,49 @@ class RunDirectory:
         return False
 
 
+class Report:
+    """What status.json says of a run in training: the state `running`, and again and again that its process lives.
+
+    On leaving, it says no more, so that a final state stays.
+    """
+
+    def __init__(self, run: RunDirectory):
+        self.run = run
+        self._fields: dict[str, Any] = {}
+        self._mutex = threading.Lock()
+        self._over = threading.Event()
+        self._heart = threading.Thread(target=self._beat, daemon=True)
+
+    def __enter__(self) -> Report:
+        self._heart.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Say no more; what is being written is whole when this returns."""
+        self._over.set()
+        with self._mutex:
+            pass
+
+    def say(self, **fields: Any) -> None:
+        """Write `fields` (step, tokens, message, ...) now, and at every heartbeat until there are others.
+
+        Raises:
+            OSError: the disk is full or read-only.
+        """
+        with self._mutex:
+            self._fields = fields
+            self.run.write_status("running", **fields)
+
+    def _beat(self) -> None:
+        while not self._over.wait(HEARTBEAT_SECONDS):
+            with self._mutex, contextlib.suppress(OSError):  # the run itself will meet a full disk, and say so
+                if self._fields and not self._over.is_set():
+                    self.run.write_status("running", **self._fields)
+
+
 class MetricsWriter:
     """Appends rows to metrics.csv; a line that a killed process left unfinished is closed first."""
 
@@ -304,6 +356,12 @@ def _texts(value: Any) -> Iterator[str]:
     elif isinstance(value, list):
         for inner in value:
             yield from _texts(inner)
+
+
+def _beats_elsewhere(status: dict[str, Any]) -> bool:
+    """Whether a process of another host wrote this status a short while ago."""
+    age = time.time() - status.get("updated", 0.0)
+    return status.get("host") != socket.gethostname() and age < HEARTBEATS_MISSED * HEARTBEAT_SECONDS
 
 
 def _metrics_row(values: list[str]) -> dict[str, Any] | None:

@@ -1,5 +1,6 @@
 """The command line as a user meets it: one clear line and exit status 2 for what a user can mend, and nothing lost."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -192,7 +193,12 @@ def endless_sweep(sweep_file, tiny_run):
     sweep_file.write_text(yaml.safe_dump(values))
     folder = Path(tiny_run.execution.runs_folder) / "tiny"
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    process = subprocess.Popen([sys.executable, "-m", "scaling", "sweep", str(sweep_file)], stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "scaling", "sweep", str(sweep_file)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     signal.signal(signal.SIGINT, before)
     yield process, lambda: [r for r in find_runs(folder) if r.read_status()["state"] == "running"]
     process.kill()
@@ -211,9 +217,27 @@ def test_a_sweep_asked_to_end_ends_its_runs_and_says_how_to_go_on(endless_sweep,
     process, running = endless_sweep
     wait_until(lambda: Path(tiny_run.execution.runs_folder, "tiny").is_dir() and running())
     process.send_signal(number)
-    _, said = process.communicate(timeout=60)
+    said, complaint = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert b"the same command goes on" in said
+    assert said.count("every run finishes its step and saves; a second Ctrl-C stops at once") == 1
+    assert complaint == "error: stopped: the same command goes on where this one ended\n"
+    assert running() == []
+
+
+def test_a_sweep_waits_for_its_runs_until_it_is_asked_a_second_time(endless_sweep, tiny_run):
+    process, running = endless_sweep
+    wait_until(lambda: Path(tiny_run.execution.runs_folder, "tiny").is_dir() and len(running()) >= 1)
+    for run in running():  # so that none can answer
+        os.kill(run.read_status()["pid"], signal.SIGSTOP)
+    frozen = len(running())
+    process.send_signal(signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(timeout=3)
+    assert len(running()) == frozen
+    process.send_signal(signal.SIGINT)
+    _, complaint = process.communicate(timeout=10)
+    assert process.returncode == 130
+    assert complaint.count("\n") == 1
     assert running() == []
 
 
@@ -233,3 +257,20 @@ def test_estimate_at_an_impossible_rate(capsys, sweep_file, rate):
 def test_estimate_at_a_given_rate(capsys, sweep_file):
     assert main(["estimate", str(sweep_file), "--tflops", "100"]) == 0
     assert "100 TFLOP/s a device, as given" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks the kernel")
+def test_a_closed_terminal_stops_a_sweep_without_losing_a_run(sweep_file, tiny_run):
+    import pty
+
+    values = yaml.safe_load(sweep_file.read_text())
+    values["train"] |= {"tokens": 512 * 1e5, "allow_repeat": True}
+    sweep_file.write_text(yaml.safe_dump(values))
+    folder = Path(tiny_run.execution.runs_folder) / "tiny"
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execv(sys.executable, [sys.executable, "-m", "scaling", "sweep", str(sweep_file)])
+    wait_until(lambda: folder.is_dir() and any(r.read_status()["state"] == "running" for r in find_runs(folder)))
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 130
+    assert all(r.read_status()["state"] != "running" for r in find_runs(folder))

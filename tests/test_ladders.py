@@ -23,7 +23,7 @@ TABLE_2 = {
 }
 BLOCKS = {"194m": 6, "241m": 7, "296m": 7, "436m": 8, "528m": 9}
 SCHEMES = [ResidualConfig("baseline"), ResidualConfig("block", {"block_size": 4}), ResidualConfig("full")]
-SWEEPS = ("paper", "paper-dense")
+SWEEPS = ("paper", "paper-dense", "node", "node-kimi")
 
 
 def size_of(backbone, size):

@@ -2,13 +2,14 @@
 
 import json
 import math
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scaling.errors import RecordError
-from scaling.records import METRICS, RunDirectory, find_runs
+from scaling.records import HEARTBEAT_SECONDS, HEARTBEATS_MISSED, METRICS, RunDirectory, find_runs
 
 
 @pytest.fixture
@@ -97,6 +98,74 @@ def test_a_run_with_a_result_is_finished_whatever_its_status_could_still_say(run
     run.write_status("finished", step=12)
     (run.path / "result.json").unlink()
     assert run.read_status()["state"] == "lost"
+
+
+def test_on_another_host_a_run_runs_while_its_heart_beats(run, monkeypatch):
+    """Where a shared folder does not share locks."""
+    with monkeypatch.context() as patch:
+        patch.setattr("scaling.records.socket.gethostname", lambda: "elsewhere")
+        run.write_status("running", step=3)
+    assert run.read_status()["state"] == "running"
+    later = time.time() + HEARTBEATS_MISSED * HEARTBEAT_SECONDS
+    monkeypatch.setattr("scaling.records.time.time", lambda: later)
+    assert run.read_status()["state"] == "lost"
+    with run.lock():
+        assert run.read_status()["state"] == "running"
+
+
+def wait_until(condition):
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.005)
+
+
+def test_a_report_is_renewed_while_nothing_is_said_and_not_after_its_end(run, monkeypatch):
+    monkeypatch.setattr("scaling.records.HEARTBEAT_SECONDS", 0.02)
+    with run.lock(), run.report() as report:
+        time.sleep(0.1)
+        assert run.read_status() == {"state": "pending"}  # until something is said
+        report.say(step=3)
+        said = run.read_status()
+        wait_until(lambda: run.read_status()["updated"] > said["updated"])
+        assert {**run.read_status(), "updated": 0} == {**said, "updated": 0}
+    run.write_status("diverged", step=4)
+    final = run.read_status()
+    time.sleep(0.2)
+    assert run.read_status() == final
+
+
+def test_reports_never_cross_and_never_overwrite_a_final_state(run, monkeypatch):
+    """Heartbeats as fast as they go, beside a run that says something at every step."""
+    monkeypatch.setattr("scaling.records.HEARTBEAT_SECONDS", 0.0)
+    with run.lock():
+        for last in range(20):
+            with run.report() as report:
+                for step in range(10):
+                    report.say(step=step)
+                    assert run.read_status()["step"] == step
+            run.write_status("failed", step=last)
+            assert (run.read_status()["state"], run.read_status()["step"]) == ("failed", last)
+    assert sorted(p.name for p in run.path.iterdir()) == ["config.yaml", "lock", "status.json"]
+
+
+def test_a_full_disk_stops_no_heart(run, monkeypatch):
+    monkeypatch.setattr("scaling.records.HEARTBEAT_SECONDS", 0.02)
+    with run.report() as report:
+        report.say(step=3)
+        before = run.read_status()["updated"]
+        with monkeypatch.context() as patch:
+            failed = []
+
+            def full_disk(_):
+                failed.append(1)
+                raise OSError(28, "No space left on device")
+
+            patch.setattr("scaling.records.os.fsync", full_disk)
+            wait_until(lambda: len(failed) >= 2)
+            with pytest.raises(OSError, match="No space left"):
+                report.say(step=4)
+        wait_until(lambda: run.read_status()["updated"] > before)
 
 
 def test_somebody_who_looks_does_not_keep_a_run_from_starting(run):

@@ -146,14 +146,20 @@ def sequence_balance(scores: Tensor, taken: Tensor) -> Tensor:
     return (use * share).sum(-1).mean()
 
 
-def check_kernels() -> None:
-    """Refuse a GPU without the kernels: in plain PyTorch KDA keeps 32 kB a token and head.
+def check_kernels(on_gpu: bool) -> None:
+    """Refuse a GPU without the kernels (in plain PyTorch KDA keeps 32 kB a token and head), and a CPU with them.
 
     Raises:
-        TrainingError: flash-linear-attention is not installed.
+        TrainingError: flash-linear-attention is not there, or would be taken for a CPU's tensors too.
     """
-    if find_spec("fla") is None:
+    installed = find_spec("fla") is not None
+    if on_gpu and not installed:
         raise TrainingError("Kimi Linear on a GPU needs its kernels: pip install 'attnres-scaling[kimi]'")
+    if installed and not on_gpu:
+        raise TrainingError(
+            "Kimi Linear on a CPU needs an environment without flash-linear-attention, whose kernels are for GPUs: "
+            "make one without the extra kimi, or train on a GPU"
+        )
 
 
 def _causal_attention(

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import math
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils.checkpoint import checkpoint
 
 from scaling.config import ModelConfig, ResidualConfig
 from scaling.model.cross_entropy import linear_cross_entropy
@@ -56,11 +58,12 @@ class Routing(NamedTuple):
 class LanguageModel(nn.Module):
     """A decoder-only Transformer in which only `residual` differs between arms."""
 
-    routing: Routing | None = None
-    """Of the last forward pass, where there are experts."""
-
     cos: Tensor
     sin: Tensor
+    checkpoint_activations = False
+    """Whether what a sublayer computes is computed again in the backward pass instead of kept; set by who trains."""
+    routing: Routing | None = None
+    """Of the last forward pass, where there are experts."""
 
     def __init__(self, config: ModelConfig, residual: ResidualConfig, vocab_size: int, seq_len: int, seed: int = 0):
         super().__init__()
@@ -119,9 +122,8 @@ class LanguageModel(nn.Module):
         """Token ids (B, T) to the normed hidden states (B, T, D) that the head sees."""
         rotary = (self.cos[: tokens.shape[1]], self.sin[: tokens.shape[1]])
         state, routed = self.residual.start(self.embedding(tokens)), []
-        for i, sublayer in enumerate(self.sublayers):
-            x = self.residual.normed_read(state, i, cast(nn.RMSNorm, sublayer.norm))
-            output = sublayer(x, rotary)
+        for i in range(len(self.sublayers)):
+            output = (self._recomputed_output if self.checkpoint_activations else self._output)(state, i, rotary)
             if not isinstance(output, Tensor):
                 routed.append(output)
                 output = output.output
@@ -130,6 +132,20 @@ class LanguageModel(nn.Module):
             balance_losses, loads = zip(*((r.balance_loss, r.load) for r in routed), strict=True)
             self.routing = Routing(torch.stack(balance_losses).sum(), torch.stack(loads).detach())
         return self.norm(self.residual.finish(state))
+
+    def _output(self, state: Any, i: int, rotary: tuple[Tensor, Tensor]) -> Any:
+        """What sublayer i makes (B, T, D) of its normed read; of experts with their `Routed`."""
+        sublayer = self.sublayers[i]
+        return sublayer(self.residual.normed_read(state, i, cast(nn.RMSNorm, sublayer.norm)), rotary)
+
+    def _recomputed_output(self, state: Any, i: int, rotary: tuple[Tensor, Tensor]) -> Any:
+        """The same, of which only the residual state is kept for the backward pass."""
+        parts, tree = tree_flatten(state)  # as arguments, so that what is kept of them is seen and counted
+
+        def output(*parts: Any) -> Any:
+            return self._output(tree_unflatten(parts, tree), i, rotary)
+
+        return checkpoint(output, *parts, use_reentrant=False, preserve_rng_state=False)
 
     @property
     def head_weight(self) -> Tensor:

@@ -77,7 +77,7 @@ def read_plan(path: str | Path, overrides: Mapping[str, Any] | None = None) -> P
 
 
 SIZE_KEYS = ("model", "train", "execution")
-SHARED_EXECUTION = ("runs_folder", "data_folder", "accelerator", "devices")  # slots and folders are the sweep's
+SHARED_EXECUTION = ("runs_folder", "data_folder", "accelerator")  # folders and the kind of device are the sweep's
 
 
 def _keys(size: Mapping[str, Any], part: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The local queue: one fresh process a run, one slot each; failures are retried and never stop the others."""
+"""The local queue: one fresh process a run, on devices of its own; failures are retried and never stop the others."""
 
 from __future__ import annotations
 
@@ -7,22 +7,19 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from scaling.config import RunConfig
-from scaling.errors import Busy, Diverged, OutOfMemory, RecordError, ScalingError, Stopped
+from scaling.errors import Busy, Diverged, OutOfMemory, RecordError, ScalingError
 from scaling.process import PARENT
 from scaling.records import RunDirectory
-from scaling.sweep.slots import Slot
+from scaling.sweep.devices import Device, DevicePool, environment
 
-POLL_SECONDS = 0.5
-STOP_SECONDS = 20.0
-"""How long runs may take to end when asked to."""
+POLL_SECONDS = 0.2
+"""Time between two looks at the processes."""
 
 NOT_RETRIED = (ScalingError.exit_status, Diverged.exit_status, OutOfMemory.exit_status)
 
@@ -36,125 +33,143 @@ class Failure:
     log: Path
 
 
-class LocalQueue:
-    """Works through the runs of a plan that have no result yet."""
+@dataclass(eq=False)
+class _Job:
+    config: RunConfig
+    run: RunDirectory
+    tried: RunConfig
+    """The same run, with a smaller micro-batch once memory has run out."""
+    retries: int
+    devices: dict[int, Device] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+    launched: float = 0.0
 
-    def __init__(self, runs: list[RunConfig], slots: list[Slot], on_event: Callable[[str, RunConfig], None]):
+
+class LocalQueue:
+    """Works through the runs of a plan that have no result yet, as long as somebody calls `advance`.
+
+    Runs that need more devices go first, otherwise the plan's order holds; whoever fits starts. What one run leaves is
+    enough for the next in line, which needs no more than it did, so smaller runs never keep a larger one waiting.
+    """
+
+    def __init__(
+        self, runs: Sequence[RunConfig], devices: Sequence[Device], on_event: Callable[[str, RunConfig], None]
+    ):
         """Set up.
 
         Args:
             runs: what to train; finished runs are skipped.
-            slots: as many runs go at a time.
-            on_event: called with `started`, `finished`, `waiting`, `retried` or `failed` and the run, from any thread.
+            devices: what they share; at least as many as any of them needs.
+            on_event: called with `started`, `finished`, `waiting`, `retried`, `stopped` or `failed`, and the run.
         """
-        self.slots, self.on_event = slots, on_event
+        self.on_event = on_event
         self.failures: list[Failure] = []
-        self._pending = [(config, config.directory) for config in runs]
-        self._processes: set[subprocess.Popen[bytes]] = set()
-        self._mutex = threading.Lock()
-        self._stopped = threading.Event()
+        self.stopping = False
+        self._pool = DevicePool(devices)
+        self._running: list[_Job] = []
+        self._waiting: list[_Job] = []
+        for config in runs:
+            self._wait(_Job(config, config.directory, config, config.execution.retries))
 
-    def work(self) -> list[Failure]:
-        """Train everything; returns the runs that did not finish, in order."""
-        with ThreadPoolExecutor(len(self.slots)) as pool:
-            futures = [pool.submit(self._serve, slot) for slot in self.slots]
-            try:
-                for future in futures:
-                    future.result()
-            except BaseException:
-                self.stop()
-                raise
-        return sorted(self.failures, key=lambda failure: failure.run)
+    def advance(self) -> bool:
+        """Note which runs have ended, start those that fit; False once there is nothing left to wait for."""
+        for job in list(self._running):
+            assert job.process is not None
+            code = job.process.poll()
+            if code is not None:
+                self._ended(job, code)
+        for job in [] if self.stopping else list(self._waiting):
+            if job.config.execution.devices <= self._pool.free:
+                self._consider(job)
+        return bool(self._running or (self._waiting and not self.stopping))
 
     def stop(self) -> None:
-        """End every run at once; each goes on from its checkpoint when the sweep is started again."""
-        self._stopped.set()
+        """Have every run finish its step, save and end; none is started any more."""
         self._signal_all(signal.SIGTERM)
-        patience = time.monotonic() + STOP_SECONDS
-        while self._processes and time.monotonic() < patience:
-            time.sleep(POLL_SECONDS)
+
+    def kill(self) -> None:
+        """End every run at once; each goes on from its checkpoint when it is started again."""
         self._signal_all(signal.SIGKILL)
 
     def _signal_all(self, number: signal.Signals) -> None:
-        with self._mutex:
-            for process in self._processes:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, number)
-
-    def _serve(self, slot: Slot) -> None:
-        while not self._stopped.is_set() and (job := self._take()):
-            config, run = job
-            try:
-                self._train(config, run, slot)
-            except (OSError, RecordError) as error:  # of this run's files: the others go on
-                self._fail(config, run, str(error))
-
-    def _take(self) -> tuple[RunConfig, RunDirectory] | None:
-        """The next run that nobody trains; waits while all that are left are trained by another sweep."""
-        while not self._stopped.is_set():
-            with self._mutex:
-                self._pending = [(config, run) for config, run in self._pending if not _is_finished(run)]
-                if not self._pending:
-                    return None
-                for i, (_, run) in enumerate(self._pending):
-                    if not run.is_locked():
-                        return self._pending.pop(i)
-            time.sleep(POLL_SECONDS)
-        return None
-
-    def _train(self, config: RunConfig, run: RunDirectory, slot: Slot) -> None:
-        retries, tried = config.execution.retries, config
-        self.on_event("started", config)
-        while not self._stopped.is_set():
-            launched = time.time()
-            code = self._launch(tried, run, slot)
-            if code == 0:
-                self.on_event("finished", config)
-                return
-            if self._stopped.is_set():
-                return
-            if code == Busy.exit_status:
-                with self._mutex:
-                    self._pending.append((config, run))
-                self.on_event("waiting", config)
-                return
-            smaller = tried.smaller_micro_batch
-            if _ran_out_of_memory(run, code, launched) and smaller is not None:
-                tried = replace(tried, execution=replace(tried.execution, micro_batch=smaller))
-            elif code in NOT_RETRIED or retries == 0:
-                self._fail(config, run, _reason(run, code))
-                return
-            else:
-                retries -= 1
-            self.on_event("retried", config)
-
-    def _fail(self, config: RunConfig, run: RunDirectory, reason: str) -> None:
-        self.failures.append(Failure(run.name, reason, run.log))
-        self.on_event("failed", config)
-
-    def _launch(self, config: RunConfig, run: RunDirectory, slot: Slot) -> int:
-        run.write_config(asdict(config))
-        command = [sys.executable, "-m", "scaling", "train", str(run.path / "config.yaml")]
-        with open(run.log, "ab") as log, self._mutex:
-            if self._stopped.is_set():
-                return Stopped.exit_status
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **slot.environment, PARENT: str(os.getpid())},
-                start_new_session=True,
-            )
-            self._processes.add(process)
-        if slot.cores:
+        self.stopping = True
+        for job in self._running:
+            assert job.process is not None
             with contextlib.suppress(ProcessLookupError):
-                os.sched_setaffinity(process.pid, slot.cores)
+                os.killpg(job.process.pid, number)
+
+    def _wait(self, job: _Job) -> None:
+        self._waiting.append(job)
+        self._waiting.sort(key=lambda waiting: -waiting.config.execution.devices)
+
+    def _consider(self, job: _Job) -> None:
+        """Start a run for which there are devices, unless it is finished, or trained by another sweep now."""
+        if _is_finished(job.run):
+            self._waiting.remove(job)
+        elif not job.run.is_locked():
+            self._waiting.remove(job)
+            job.devices = self._pool.take(job.config.execution.devices)
+            self._running.append(job)
+            self.on_event("started", job.config)
+            self._launch(job)
+
+    def _launch(self, job: _Job) -> None:
+        devices = list(job.devices.values())
         try:
-            return process.wait()
-        finally:
-            with self._mutex:
-                self._processes.discard(process)
+            job.run.write_config(asdict(job.tried))
+            job.launched = time.time()
+            with open(job.run.log, "ab") as log:
+                job.process = subprocess.Popen(
+                    [sys.executable, "-m", "scaling", "train", str(job.run.path / "config.yaml")],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env={**os.environ, **environment(devices), PARENT: str(os.getpid())},
+                    start_new_session=True,
+                )
+        except OSError as error:  # of this run's files: the others go on
+            self._fail(job, str(error))
+            return
+        if cores := {core for device in devices for core in device.cores}:
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(job.process.pid, cores)
+
+    def _ended(self, job: _Job, code: int) -> None:
+        if code == 0:
+            self._release(job, "finished")
+        elif self.stopping:
+            self._release(job, "stopped")
+        elif code == Busy.exit_status:
+            self._release(job, "waiting")
+            self._wait(job)
+        else:
+            self._retry_or_fail(job, code)
+
+    def _retry_or_fail(self, job: _Job, code: int) -> None:
+        try:
+            smaller = job.tried.smaller_micro_batch if _ran_out_of_memory(job, code) else None
+            reason = _reason(job.run, code)
+        except RecordError as error:
+            self._fail(job, str(error))
+            return
+        if smaller is not None:
+            job.tried = replace(job.tried, execution=replace(job.tried.execution, micro_batch=smaller))
+        elif code in NOT_RETRIED or job.retries == 0:
+            self._fail(job, reason)
+            return
+        else:
+            job.retries -= 1
+        self.on_event("retried", job.config)
+        self._launch(job)
+
+    def _fail(self, job: _Job, reason: str) -> None:
+        self.failures.append(Failure(job.run.name, reason, job.run.log))
+        self._release(job, "failed")
+
+    def _release(self, job: _Job, event: str) -> None:
+        self._running.remove(job)
+        self._pool.give_back(job.devices)
+        self.on_event(event, job.config)
 
 
 def _is_finished(run: RunDirectory) -> bool:
@@ -164,12 +179,12 @@ def _is_finished(run: RunDirectory) -> bool:
         return False
 
 
-def _ran_out_of_memory(run: RunDirectory, code: int, launched: float) -> bool:
+def _ran_out_of_memory(job: _Job, code: int) -> bool:
     """By the exit status, or, where another device's process found out first, by what that one wrote down."""
     if code == OutOfMemory.exit_status:
         return True
-    status = run.read_status()
-    return status.get("error") == OutOfMemory.__name__ and status.get("updated", 0.0) >= launched
+    status = job.run.read_status()
+    return status.get("error") == OutOfMemory.__name__ and status.get("updated", 0.0) >= job.launched
 
 
 def _reason(run: RunDirectory, code: int) -> str:

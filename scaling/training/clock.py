@@ -34,5 +34,5 @@ class StepClock:
     def take(self) -> float:
         """Seconds of the steps since the last restart."""
         if self._timed == 0:
-            return self._first_seconds
+            return self._first_seconds * self._untimed
         return (time.perf_counter() - self._began) * (self._timed + self._untimed) / self._timed

@@ -10,11 +10,6 @@ from typing import Any
 import torch
 
 
-def is_first_process() -> bool:
-    """Whether this process keeps the run's records; the trainer starts one more for every further device."""
-    return os.environ.get("LOCAL_RANK", "0") == "0"
-
-
 def versions() -> dict[str, str]:
     """Versions of everything that can move a number."""
     packages = ("attnres-scaling", "torch", "lightning", "numpy", "tokenizers", "transformers", "datasets")

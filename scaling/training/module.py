@@ -14,6 +14,7 @@ from torch import Tensor
 from scaling.config import RunConfig
 from scaling.model.language_model import LanguageModel
 from scaling.training.optimizer import build_optimizer, learning_rate_factor
+from scaling.training.sharding import shard, whole
 
 if TYPE_CHECKING:
     from scaling.training.expert_balance import ExpertBalance
@@ -28,17 +29,24 @@ class TrainingModule(pl.LightningModule):
         self.model = LanguageModel(
             config.model, config.residual, config.data.vocab_size, config.train.seq_len, config.seed
         )
+        self.model.checkpoint_activations = config.execution.checkpoint_activations
         self.balance = self._expert_balance()
         self.grad_norm = torch.tensor(float("nan"))
         self.learning_rate = float("nan")
-        self._loss_sum = torch.zeros((), dtype=torch.float64)
-        self._losses = 0
+        self.loss_sum = torch.zeros((), dtype=torch.float64)
+        """Of the losses of the sequences that this process saw, until somebody sets it back."""
+
+    def configure_model(self) -> None:
+        """Give this device its share of the model, where the strategy is to share it."""
+        execution = self.run_config.execution
+        if execution.devices > 1 and execution.strategy == "fsdp":
+            assert self.device_mesh is not None
+            shard(self.model, self.device_mesh["data_parallel"])
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         """Mean loss of one micro-batch in nats per token; Lightning averages over the micro-batches of a step."""
         loss = self.model(*batch)
-        self._loss_sum = self._loss_sum.to(loss.device) + loss.detach()
-        self._losses += 1
+        self.loss_sum = self.loss_sum.to(loss.device) + loss.detach().double() * len(batch[0])
         if self.model.routing is not None:
             assert self.run_config.model.kimi is not None
             loss = loss + self.run_config.model.kimi.balance_loss * self.model.routing.balance_loss
@@ -62,12 +70,6 @@ class TrainingModule(pl.LightningModule):
 
         return ExpertBalance(self.model, kimi.balance_rate)
 
-    def take_mean_loss(self) -> Tensor:
-        """Mean loss over the micro-batches of this process since the last call."""
-        mean = self._loss_sum / self._losses
-        self._loss_sum, self._losses = torch.zeros_like(self._loss_sum), 0
-        return mean
-
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """The optimiser of `optimizer.py`, its rate set at every step."""
         train = self.run_config.train
@@ -79,5 +81,6 @@ class TrainingModule(pl.LightningModule):
     def configure_gradient_clipping(self, optimizer: Any, *_: Any, **__: Any) -> None:
         """Clip by the norm of the whole gradient; keep the norm it had and the rate of the step to come."""
         limit = self.run_config.train.clip_norm
-        self.grad_norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), math.inf if limit is None else limit)
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), math.inf if limit is None else limit)
+        self.grad_norm = whole(norm)
         self.learning_rate = optimizer.param_groups[-1]["lr"]

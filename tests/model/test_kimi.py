@@ -245,7 +245,9 @@ def test_bad_settings_are_named_together():
         ModelConfig(name="m", n_layers=1, d_model=8, n_heads=2, d_ff=8, n_kv_heads=1, kimi=KimiConfig())
 
 
-def test_a_gpu_without_the_kernels_is_refused_by_name(monkeypatch):
-    monkeypatch.setattr("scaling.model.kimi.find_spec", lambda name: None)
-    with pytest.raises(TrainingError, match=r"attnres-scaling\[kimi\]"):
-        check_kernels()
+def test_kernels_and_devices_that_do_not_go_together_are_refused_by_name(monkeypatch):
+    for found, on_gpu, says in ((None, True, r"attnres-scaling\[kimi\]"), (object(), False, "without flash-linear")):
+        monkeypatch.setattr("scaling.model.kimi.find_spec", lambda name, found=found: found)
+        with pytest.raises(TrainingError, match=says):
+            check_kernels(on_gpu)
+        check_kernels(not on_gpu)

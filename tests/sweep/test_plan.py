@@ -110,10 +110,16 @@ def test_a_part_of_a_size_that_is_not_keys_is_named(tmp_path, value):
     assert any("train is 3" in p for p in problems_of(tmp_path, {**SWEEP, "train": 3}))
 
 
-@pytest.mark.parametrize("key", ["devices", "runs_folder"])
+@pytest.mark.parametrize("key", ["accelerator", "runs_folder"])
 def test_what_a_whole_sweep_shares_cannot_differ_between_sizes(tmp_path, key):
-    sizes = [{**SWEEP["sizes"][0], "execution": {key: 2}}, SWEEP["sizes"][1]]
+    sizes = [{**SWEEP["sizes"][0], "execution": {key: "cpu"}}, SWEEP["sizes"][1]]
     assert any(f"sizes.execution.{key} cannot differ" in p for p in problems_of(tmp_path, {**SWEEP, "sizes": sizes}))
+
+
+def test_sizes_may_need_different_numbers_of_devices(tmp_path):
+    sizes = [{**SWEEP["sizes"][0], "execution": {"devices": 4}}, SWEEP["sizes"][1]]
+    runs = plan_of(tmp_path, {**SWEEP, "sizes": sizes}).runs
+    assert {(run.model.name, run.execution.devices) for run in runs} == {("a", 4), ("b", 1)}
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("sweeps/*.yaml")), ids=lambda p: p.stem)

@@ -1,22 +1,28 @@
-"""The local queue with real processes: failures, retries, two sweeps at once (rows T5, T8)."""
+"""The local queue with real processes: failures, retries, packing, stopping, two sweeps at once (rows T5, T8)."""
 
+import json
 import sys
 import threading
 import time
 from dataclasses import replace
+from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scaling.config import ResidualConfig
-from scaling.errors import Busy, ConfigError, Diverged, OutOfMemory
+from scaling.errors import Busy, Diverged, OutOfMemory
+from scaling.records import RunDirectory
+from scaling.sweep.devices import Device
 from scaling.sweep.queue import LocalQueue
-from scaling.sweep.slots import Slot, find_slots
 
-SLOTS = [Slot("one"), Slot("two")]
+DEVICES = [Device(threads=1)] * 2
 
 # Stands where `python` would in the queue's command: plays the training process, to the contract of its exit status.
 PLAYER = """#!{python}
-import json, os, pathlib, re, sys
+import json, os, pathlib, re, sys, time
 arguments = sys.argv[1:]
 assert arguments[:3] == ["-m", "scaling", "train"], arguments
 folder = pathlib.Path(arguments[3]).parent
@@ -27,8 +33,13 @@ script = json.loads(os.environ["SCRIPT"])
 codes = script.get(folder.name.split("-")[0], [0])
 code = codes[min(len((folder / "calls").read_text().splitlines()), len(codes)) - 1]
 print("playing", code)
+seen = [time.time(), os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","), os.environ.get("OMP_NUM_THREADS")]
+time.sleep(float(os.environ.get("PLAY_SECONDS", "0")))
+(folder / "seen").write_text(json.dumps([*seen, time.time()]))
 if code == 0:
     (folder / "result.json").write_text(json.dumps({{"val_loss": 1.0}}))
+if code < 0:
+    os.kill(os.getpid(), -code)
 sys.exit(code)
 """
 
@@ -36,8 +47,6 @@ sys.exit(code)
 @pytest.fixture
 def play(tmp_path, monkeypatch):
     """`play(baseline=[1, 0])`: exit statuses of the arm's attempts, in order."""
-    import json
-
     player = tmp_path / "player"
     player.write_text(PLAYER.format(python=sys.executable))
     player.chmod(0o755)
@@ -59,10 +68,12 @@ def runs(tiny_run, change):
     ]
 
 
-def work(runs, slots=SLOTS):
+def work(runs, devices=DEVICES):
     events = []
-    failures = LocalQueue(runs, slots, lambda what, config: events.append((what, config.variant))).work()
-    return failures, events
+    queue = LocalQueue(runs, devices, lambda what, config: events.append((what, config.variant)))
+    while queue.advance():
+        time.sleep(0.02)
+    return queue.failures, events
 
 
 def calls_of(run):
@@ -118,15 +129,15 @@ def test_out_of_memory_takes_the_next_divisor_of_any_batch_and_gives_up_at_one(r
 def test_out_of_memory_found_by_another_devices_process_counts(runs, play, monkeypatch):
     """T8: the first process may end with any status when it loses the one that ran out."""
     play(block=[1, 0])
-    directory = runs[1].directory
     launch = LocalQueue._launch
 
-    def launch_and_write(self, config, run, slot):
-        code = launch(self, config, run, slot)
-        if code == 1:
-            directory.write_status("failed", error="OutOfMemory")
-        return code
+    def launch_and_write(self, job):
+        launch(self, job)
+        if len(calls) == 0:
+            job.run.write_status("failed", error="OutOfMemory")
+        calls.append(job)
 
+    calls = []
     monkeypatch.setattr(LocalQueue, "_launch", launch_and_write)
     assert work(runs[1:2])[0] == []
     assert calls_of(runs[1]) == ["null", "4"]
@@ -140,24 +151,6 @@ def test_a_run_whose_files_cannot_be_written_is_a_failure_of_that_run(runs, play
     assert [f.run for f in failures] == [runs[1].run_name]
     assert "log.txt" in failures[0].reason
     assert all(r.directory.read_result() for r in (runs[0], runs[2]))
-
-
-def test_stopping_ends_a_run_that_is_just_starting(runs, play, monkeypatch):
-    import subprocess
-
-    play()
-    queue = LocalQueue(runs[:1], SLOTS[:1], lambda *_: None)
-    popen = subprocess.Popen
-
-    def stop_first(*arguments, **options):
-        process = popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
-        threading.Thread(target=queue.stop).start()
-        return process
-
-    monkeypatch.setattr("scaling.sweep.queue.subprocess.Popen", stop_first)
-    began = time.monotonic()
-    queue.work()
-    assert time.monotonic() - began < 30
 
 
 def test_finished_runs_are_skipped(runs, play):
@@ -199,7 +192,7 @@ def test_a_run_taken_by_another_sweep_in_between_goes_back(runs, play):
 def test_two_real_sweeps_at_once_train_no_run_twice(tiny_run, change):
     runs = [replace(tiny_run, residual=ResidualConfig(), variant="baseline", seed=seed) for seed in (0, 1)]
     outcomes = []
-    threads = [threading.Thread(target=lambda: outcomes.append(work(runs, SLOTS[:1]))) for _ in range(2)]
+    threads = [threading.Thread(target=lambda: outcomes.append(work(runs, DEVICES[:1]))) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -210,37 +203,130 @@ def test_two_real_sweeps_at_once_train_no_run_twice(tiny_run, change):
         assert len(run.directory.read_run()["attempts"]) == 1
 
 
-def test_a_killed_process_is_a_failure_with_its_signal(runs, play, monkeypatch):
-    monkeypatch.setattr("scaling.sweep.queue.LocalQueue._launch", lambda *_: -9)
+def test_a_killed_process_is_a_failure_with_its_signal(runs, play):
+    play(baseline=[-9])
     failures, _ = work(runs[:1])
     assert failures[0].reason == "killed by SIGKILL"
 
 
-# --- slots
+# --- packing
 
 
-def test_cpu_slots_divide_the_cores(monkeypatch):
-    monkeypatch.setattr("scaling.sweep.slots._usable_cores", lambda: list(range(8)))
-    slots = find_slots("cpu", 1, n_runs=6, devices=None)
-    assert len(slots) == 6
-    assert len(find_slots("cpu", 4, n_runs=6, devices=None)) == 2
-    slots = find_slots("cpu", 1, n_runs=6, devices="3")
-    assert [s.cores for s in slots] == [(0, 1), (2, 3), (4, 5)]
-    assert {s.environment["OMP_NUM_THREADS"] for s in slots} == {"2"}
+def test_no_device_is_given_to_two_runs_at_once_and_larger_runs_go_first(runs, play, change, monkeypatch):
+    play()
+    monkeypatch.setenv("PLAY_SECONDS", "0.3")
+    demands = [1, 2, 1, 4, 1, 2]
+    runs = [change(replace(runs[0], seed=i), "execution", devices=n) for i, n in enumerate(demands)]
+    began = []
+    queue = LocalQueue(
+        runs,
+        [Device(gpu=str(i)) for i in range(4)],
+        lambda what, c: began.append(c.seed) if what == "started" else None,
+    )
+    while queue.advance():
+        time.sleep(0.02)
+    assert queue.failures == []
+    assert began == [3, 1, 5, 0, 2, 4]
+    seen = [json.loads((run.directory.path / "seen").read_text()) for run in runs]
+    assert [len(gpus) for _, gpus, _, _ in seen] == demands
+    for i, (start, gpus, _, end) in enumerate(seen):
+        for other_start, other_gpus, _, other_end in seen[:i]:
+            assert end <= other_start or other_end <= start or not set(gpus) & set(other_gpus)
+    starts = sorted((start, end) for start, _, _, end in seen)
+    assert any(end > start for (_, end), (start, _) in pairwise(starts))  # some do overlap
 
 
-def test_gpu_slots_take_as_many_as_a_run_asks(monkeypatch):
-    monkeypatch.setattr("scaling.sweep.slots._gpus", lambda: ["0", "1", "2", "3", "4"])
-    visible = [s.environment["CUDA_VISIBLE_DEVICES"] for s in find_slots("auto", 2, 6, None)]
-    assert visible == ["0,1", "2,3"]
-    assert [s.environment["CUDA_VISIBLE_DEVICES"] for s in find_slots("auto", 1, 6, "4,1,4")] == ["4", "1"]
-    with pytest.raises(ConfigError, match="names GPU '7': there are 0, 1, 2, 3, 4"):
-        find_slots("auto", 1, 6, "0,7")
-    with pytest.raises(ConfigError, match="the sweep may use 1 GPUs"):
-        find_slots("auto", 2, 6, "0")
+def start_times(size, demands):
+    """When the queue starts runs of the given (devices, duration), in ticks; their processes are played."""
+    tick, starts = 0, {}
+
+    class Queue(LocalQueue):
+        def _launch(self, job):
+            end = tick + job.config.duration
+            starts[job.config.number] = tick
+            job.process = SimpleNamespace(poll=lambda: 0 if tick >= end else None)
+
+    runs = [
+        SimpleNamespace(
+            number=i, duration=d, directory=RunDirectory("none"), execution=SimpleNamespace(devices=n, retries=0)
+        )
+        for i, (n, d) in enumerate(demands)
+    ]
+    queue = Queue(runs, [Device()] * size, lambda *_: None)
+    while queue.advance():
+        tick += 1
+    return starts
 
 
-@pytest.mark.parametrize("devices", ["0", "x", "999", "-1"])
-def test_a_bad_number_of_runs_at_a_time_is_named(devices):
-    with pytest.raises(ConfigError, match="--devices is"):
-        find_slots("cpu", 1, 6, devices)
+@given(st.data(), st.integers(1, 8))
+def test_nobody_starves_because_the_first_in_line_takes_what_the_next_larger_run_leaves(data, size):
+    """Whoever fits starts; a run that all larger ones have gone before waits for the end of one of those at most."""
+    demands = data.draw(st.lists(st.tuples(st.integers(1, size), st.integers(1, 6)), min_size=1, max_size=12))
+    demands.sort(key=lambda demand: -demand[0])
+    starts = start_times(size, demands)
+    assert starts.keys() == set(range(len(demands)))
+    ends = {i: start + demands[i][1] for i, start in starts.items()}
+    for i in range(1, len(demands)):
+        first_in_line = max(starts[j] for j in range(i))
+        assert starts[i] <= min(ends[j] for j in range(i) if ends[j] > first_in_line)
+
+
+def test_a_process_has_as_many_threads_with_one_run_left_as_with_many(runs, play):
+    play(full=[1, 1, 0])
+    work(runs, [Device(threads=3)] * 2)
+    assert {json.loads((run.directory.path / "seen").read_text())[2] for run in runs} == {"3"}
+
+
+# --- stopping
+
+
+def until(condition):
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def sleepers(runs, tmp_path, monkeypatch):
+    """A queue of three runs on two devices; each ends with status 130, half a second after SIGTERM."""
+    sleeper = tmp_path / "sleeper"
+    sleeper.write_text(f"""#!{sys.executable}
+import pathlib, signal, sys, time
+folder = pathlib.Path(sys.argv[4]).parent
+def end(number, frame):
+    time.sleep(0.5)
+    (folder / "saved").touch()
+    sys.exit(130)
+signal.signal(signal.SIGTERM, end)
+(folder / "ready").touch()
+time.sleep(60)
+""")
+    sleeper.chmod(0o755)
+    monkeypatch.setattr("scaling.sweep.queue.sys.executable", str(sleeper))
+    events = []
+    queue = LocalQueue(runs, DEVICES, lambda what, config: events.append((what, config.variant)))
+    queue.advance()
+    until(lambda: all((run.directory.path / "ready").exists() for run in runs[:2]))
+    yield queue, events
+    queue.kill()
+    until(lambda: not queue.advance())
+
+
+def test_stopped_runs_save_are_no_failures_and_are_not_retried(sleepers, runs):
+    queue, events = sleepers
+    queue.stop()
+    until(lambda: not queue.advance())
+    assert queue.failures == []
+    assert events == [("started", "baseline"), ("started", "block"), ("stopped", "baseline"), ("stopped", "block")]
+    assert [(run.directory.path / "saved").exists() for run in runs] == [True, True, False]
+
+
+def test_killed_runs_end_at_once(sleepers, runs):
+    queue, events = sleepers
+    queue.stop()
+    queue.kill()
+    until(lambda: not queue.advance())
+    assert queue.failures == []
+    assert [e for e in events if e[0] == "stopped"] == [("stopped", "baseline"), ("stopped", "block")]
+    assert not any((run.directory.path / "saved").exists() for run in runs)

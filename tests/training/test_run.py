@@ -1,6 +1,8 @@
 """One run on real text: resume, matched arms, faults (rows A1 to A6, T1 to T8)."""
 
+import importlib.util
 import json
+import os
 import random
 import shutil
 import signal
@@ -15,7 +17,7 @@ from rich.console import Console
 
 from scaling.compute import flops_per_token
 from scaling.config import ResidualConfig
-from scaling.errors import Busy, CheckpointError, DataError, Diverged, OutOfMemory, Stopped, TrainingError
+from scaling.errors import Busy, CheckpointError, DataError, Diverged, OutOfMemory, TrainingError
 from scaling.training.checkpoint import is_whole
 from scaling.training.optimizer import learning_rate_factor
 from scaling.training.run import train
@@ -270,22 +272,8 @@ def test_a_checkpoint_of_another_model_is_named(tiny_run, monkeypatch):
         result_of(tiny_run)
 
 
-def test_ctrl_c_says_how_to_go_on(tiny_run, monkeypatch):
-    from scaling.training.recorder import Recorder
-
-    def interrupt(self, trainer, module):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Recorder, "_write_row", interrupt)
-        with pytest.raises(Stopped, match="goes on from its last checkpoint"):
-            result_of(tiny_run)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # which Lightning leaves ignored
-    assert result_of(tiny_run)["val_loss"] > 0
-
-
 def test_compiling_needs_a_compiler(tiny_run, change, monkeypatch):
-    monkeypatch.setattr("scaling.training.run.shutil.which", lambda _: None)
+    monkeypatch.setattr("scaling.training.trainer.shutil.which", lambda _: None)
     with pytest.raises(TrainingError, match="needs a C\\+\\+ compiler"):
         result_of(change(tiny_run, "execution", compile=True))
 
@@ -304,8 +292,6 @@ def test_out_of_memory_names_a_smaller_micro_batch(tiny_run, monkeypatch):
 
 
 def test_a_full_disk_is_one_line_and_loses_nothing(tiny_run, change, tmp_path, monkeypatch):
-    import os
-
     fsync, calls = os.fsync, []
 
     def full(descriptor):
@@ -379,21 +365,71 @@ def test_utilisation_needs_a_peak(tiny_run, change, tmp_path, monkeypatch):
 
 
 def test_tensorboard_on_request(tiny_run, change):
-    run = change(tiny_run, "execution", tensorboard=True)
+    run = change(tiny_run, "execution", loggers=["tensorboard"])
     result_of(run)
     assert list(run.directory.path.rglob("events.out.tfevents*"))
 
 
-def test_two_processes_train_the_same_model(tiny_run, change, tmp_path):
-    """M9, C4: data-parallel on gloo, all parameters used, the same loss as one process."""
-    config = change(in_folder(tiny_run, change, tmp_path, "two"), "execution", devices=2)
-    file = tmp_path / "two.yaml"
-    file.write_text(yaml.safe_dump(asdict(config)))
-    done = subprocess.run(
-        [sys.executable, "-m", "scaling", "train", str(file)], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    two, one = config.directory.read_result(), result_of(tiny_run)
-    assert two["batches_hash"] == one["batches_hash"]
-    assert two["val_loss"] == pytest.approx(one["val_loss"], rel=1e-5)
-    assert len(config.directory.read_metrics(512).rows) == 6
+def test_wandb_on_request_goes_on_in_the_same_run_after_a_resume(tiny_run, change, monkeypatch):
+    """Offline, below the run's directory, with every setting and every row."""
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    run = change(tiny_run, "execution", loggers=["wandb"])
+    killed_after(4, run, monkeypatch)
+    result_of(run)
+    attempts = sorted(run.directory.path.glob("wandb/offline-run-*/*.wandb"))
+    assert [file.stem for file in attempts] == [f"run-{run.run_name}"] * 2
+    for file, steps in zip(attempts, (2, 4), strict=True):
+        content = file.read_bytes()
+        assert content.count(b"train_loss") >= steps
+        assert b"tokens_per_parameter" in content
+
+
+@pytest.mark.skipif(importlib.util.find_spec("wandb") is not None, reason="W&B is installed")
+def test_a_logger_that_is_not_installed_names_its_extra(tiny_run, change):
+    with pytest.raises(TrainingError, match=r"names wandb, which is not installed: pip install .*\[wandb\]"):
+        result_of(change(tiny_run, "execution", loggers=["wandb"]))
+
+
+class Payload:
+    def __reduce__(self):
+        return os.mkdir, (self.place,)
+
+
+@pytest.mark.parametrize("inside", ["state_dict", "callbacks"])
+def test_a_checkpoint_that_would_execute_something_is_refused(tiny_run, monkeypatch, tmp_path, inside):
+    killed_after(4, tiny_run, monkeypatch)
+    path, payload = tiny_run.directory.last_checkpoint, Payload()
+    payload.place = str(tmp_path / "executed")
+    saved = torch.load(path, weights_only=True)
+    saved[inside]["payload"] = payload
+    torch.save(saved, path)
+    with pytest.raises(CheckpointError, match="holds more than tensors and plain values") as refusal:
+        result_of(tiny_run)
+    assert len(str(refusal.value).splitlines()) == 1
+    assert not (tmp_path / "executed").exists()
+    torch.load(path, weights_only=False)
+    assert (tmp_path / "executed").exists()  # which the payload does, where it is let
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        MemoryError(),
+    ],
+)
+def test_every_kind_of_no_memory_is_recognised(tiny_run, monkeypatch, error):
+    """T8: the messages of devices that are not here; `test_out_of_memory_names_a_smaller_micro_batch` has the CPU's."""
+    from scaling.model.language_model import LanguageModel
+
+    def fails(*_):
+        raise error
+
+    monkeypatch.setattr(LanguageModel, "forward", fails)
+    with pytest.raises(OutOfMemory, match=r"--execution\.micro_batch 4"):
+        result_of(tiny_run)
+    assert tiny_run.directory.read_status()["error"] == "OutOfMemory"

@@ -1,0 +1,106 @@
+"""Settings of a cluster: what is wrong is named, and nothing of them can be more than a value of a batch script."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from scaling.errors import ConfigError
+from scaling.loading import build, docstrings
+from scaling.sweep.cluster import ClusterConfig, read_cluster
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_shipped_file_is_found_by_its_name_from_any_folder(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert read_cluster("slurm", ROOT / "sweeps/demo.yaml") == ClusterConfig()
+    file = tmp_path / "mine.yaml"
+    file.write_text("partition: gpu")
+    assert read_cluster(str(file), ROOT / "sweeps/demo.yaml").partition == "gpu"
+    with pytest.raises(ConfigError, match=r"configs/cluster/none\.yaml does not exist"):
+        read_cluster("none", ROOT / "sweeps/demo.yaml")
+
+
+def test_every_setting_is_explained_and_shown_in_the_shipped_file():
+    text = (ROOT / "configs/cluster/slurm.yaml").read_text()
+    settings = docstrings(ClusterConfig)
+    assert all(settings.values())
+    assert [name for name in settings if f"\n{name}: " not in text and f"\n# {name}: " not in text] == []
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"partition": ""},
+        {"partition": "gpu\ntouch x"},
+        {"account": "a b"},
+        {"constraint": "'; touch x; '"},
+        {"qos": "$(touch x)"},
+        {"time_minutes": 0},
+        {"cpus_per_device": 0},
+        {"memory_gb_per_device": 0},
+        {"max_parallel": 0},
+        {"signal_delay_s": 5},
+        {"signal_delay_s": 120, "time_minutes": 5},
+        {"additional": {"exclude\n": "node7"}},
+        {"additional": {"exclude=x y": "node7"}},
+        {"additional": {"output": "/etc/passwd"}},
+        {"additional": {"comment": "one\nrm -rf x"}},
+        {"additional": {"comment": "`touch x`"}},
+        {"additional": {"exclusive": False}},
+        {"additional": {"exclude": ["node7"]}},
+        {"nodes": 2},
+    ],
+)
+def test_a_bad_setting_is_named(bad):
+    with pytest.raises(ConfigError) as error:
+        build(ClusterConfig, bad)
+    assert len(error.value.problems) == 1
+    assert next(iter(bad)) in error.value.problems[0]
+
+
+def test_good_settings():
+    additional = {"exclude": "node7,node[9-11]", "exclusive": True, "nice": 100, "comment": "AttnRes ladder"}
+    config = build(ClusterConfig, {"constraint": "a100|h100", "time_minutes": 90, "additional": additional})
+    assert config.additional == additional
+
+
+@pytest.fixture
+def refused(capsys, monkeypatch, tmp_path, tiny_run):
+    """`refused(file, *options)`: the error lines of a sweep on a cluster whose commands are not there."""
+    from dataclasses import asdict
+
+    from scaling.cli import main
+
+    values = asdict(tiny_run)
+    sweep = {key: values[key] for key in ("data", "train", "execution")}
+    file = tmp_path / "tiny.yaml"
+    sweep |= {"name": "tiny", "sizes": [{"model": values["model"]}], "variants": {"block": values["residual"]}}
+    file.write_text(yaml.safe_dump(sweep))
+    settings = tmp_path / "here.yaml"
+    settings.write_text("partition: low")
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    def _refused(*options):
+        assert main(["sweep", str(file), "--cluster", str(settings), *options]) == 2
+        return capsys.readouterr().err.splitlines()
+
+    return _refused
+
+
+def test_without_slurm_it_is_said_in_one_line_and_nothing_is_written(refused, tiny_run):
+    [line] = refused()
+    assert "there is no sbatch here: give --cluster on a login node" in line
+    assert not Path(tiny_run.execution.runs_folder).exists()
+
+
+def test_this_machines_devices_are_not_the_clusters(refused):
+    [line] = refused("--devices", "1")
+    assert "--devices is of this machine" in line
+
+
+def test_a_folder_whose_name_could_be_more_than_a_value_is_refused(refused, tmp_path):
+    [line] = refused("--execution.runs_folder", str(tmp_path / "$(touch x)"))
+    assert "choose an execution.runs_folder without quotes" in line
+    assert not (tmp_path / "$(touch x)").exists()

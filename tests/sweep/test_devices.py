@@ -1,0 +1,79 @@
+"""The pool of devices and where it comes from."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaling.errors import ConfigError
+from scaling.sweep.devices import Device, DevicePool, environment, find_devices
+
+
+@pytest.fixture
+def asking(tiny_run, change):
+    """`asking(1, 4)`: runs that need as many devices."""
+
+    def _asking(*devices, accelerator="auto"):
+        return [
+            change(replace(tiny_run, seed=i), "execution", devices=n, accelerator=accelerator)
+            for i, n in enumerate(devices)
+        ]
+
+    return _asking
+
+
+@given(st.integers(1, 8), st.lists(st.tuples(st.booleans(), st.integers(1, 8)), max_size=50))
+def test_a_device_is_free_or_with_one_run(size, steps):
+    """Whatever runs take and give back: no device is with two runs, and none is lost."""
+    pool = DevicePool([Device(gpu=str(i)) for i in range(size)])
+    taken = []
+    for takes, count in steps:
+        if takes and count <= pool.free:
+            taken.append(pool.take(count))
+            assert len(taken[-1]) == count
+        elif taken:
+            pool.give_back(taken.pop(count % len(taken)))
+        out = [device.gpu for devices in taken for device in devices.values()]
+        assert len(out) == len(set(out)) == size - pool.free
+
+
+def test_what_a_run_sees():
+    assert environment([Device(gpu="4"), Device(gpu="1")]) == {"CUDA_VISIBLE_DEVICES": "4,1"}
+    assert environment([Device(threads=3)] * 2) == {"OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "3"}
+
+
+def test_a_cpus_cores_are_divided_by_the_whole_plan(asking, monkeypatch):
+    monkeypatch.setattr("scaling.sweep.devices._usable_cores", lambda: list(range(8)))
+    assert [d.cores for d in find_devices(asking(1, 2, accelerator="cpu"), None)] == [(0, 1), (2, 3), (4, 5)]
+    assert [d.threads for d in find_devices(asking(4, 4, 4, accelerator="cpu"), None)] == [1] * 8
+    assert [d.threads for d in find_devices(asking(1, 2, accelerator="cpu"), "2")] == [4, 4]
+
+
+def test_gpus_are_all_or_the_chosen(asking, monkeypatch):
+    monkeypatch.setattr("scaling.sweep.devices.visible_gpus", lambda: ["0", "1", "2", "3", "4"])
+    assert [d.gpu for d in find_devices(asking(1, 4), None)] == ["0", "1", "2", "3", "4"]
+    assert [d.gpu for d in find_devices(asking(1), "4,1,4")] == ["4", "1"]
+    with pytest.raises(ConfigError, match="names GPU '7': there are 0, 1, 2, 3, 4"):
+        find_devices(asking(1), "0,7")
+
+
+def test_a_run_that_asks_for_more_than_there_is_is_refused_by_name(asking, monkeypatch):
+    monkeypatch.setattr("scaling.sweep.devices.visible_gpus", lambda: ["0", "1", "2", "3"])
+    runs = asking(1, 8, 2)
+    with pytest.raises(ConfigError, match=rf"{runs[1].run_name} has execution\.devices 8: the sweep may use 4 GPUs"):
+        find_devices(runs, None)
+    with pytest.raises(ConfigError, match=r"execution\.devices 2: the sweep may use 1 parts"):
+        find_devices(asking(1, 2, accelerator="cpu"), "1")
+
+
+def test_cuda_without_a_gpu_is_refused(asking, monkeypatch):
+    monkeypatch.setattr("scaling.sweep.devices.visible_gpus", lambda: [])
+    with pytest.raises(ConfigError, match="torch sees no GPU"):
+        find_devices(asking(1, accelerator="cuda"), None)
+
+
+@pytest.mark.parametrize("devices", ["0", "x", "999", "-1"])
+def test_a_bad_number_of_parts_is_named(asking, devices):
+    with pytest.raises(ConfigError, match="--devices is"):
+        find_devices(asking(1, accelerator="cpu"), devices)
