@@ -224,7 +224,7 @@ def test_compiled_equals_eager_and_does_not_recompile(name):
     torch._dynamo.reset()
     eager, compiled = (model_of(CASES[name].config, d_model=16, n_layers=2) for _ in range(2))
     for model in (eager, compiled):
-        randomise(model.residual)
+        randomise(model.residual, scale=0.5)  # sharper weights amplify rounding
     compiled.compile(dynamic=False)
     assert compiled.state_dict().keys() == eager.state_dict().keys()
     for step in range(4):
