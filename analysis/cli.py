@@ -13,13 +13,13 @@ from analysis.errors import AnalysisError, FitError, OutputError
 
 
 def collect(runs: Path, out: Path) -> None:
-    """Read run directories into OUT/runs.csv and OUT/curves.csv.
+    """Read run directories into OUT/runs.csv and OUT/curves.csv, and OUT/dynamics.csv where runs measured it.
 
     Args:
         runs: folder of a sweep's runs, for example runs/demo
         out: results folder to write into, for example results/demo
     """
-    from analysis.collect import CURVE_COLUMNS, RUN_COLUMNS, csv_text
+    from analysis.collect import CURVE_COLUMNS, DYNAMICS_COLUMNS, RUN_COLUMNS, csv_text
     from analysis.collect import collect as read
     from analysis.store import write
     from analysis.tables import print_collected
@@ -29,6 +29,8 @@ def collect(runs: Path, out: Path) -> None:
         write(out / "runs.csv", csv_text(RUN_COLUMNS, collected.runs)),
         write(out / "curves.csv", csv_text(CURVE_COLUMNS, collected.curves)),
     ]
+    if collected.dynamics:
+        files.append(write(out / "dynamics.csv", csv_text(DYNAMICS_COLUMNS, collected.dynamics)))
     print_collected(_console(), collected)
     _print_paths(files)
 

@@ -1,4 +1,4 @@
-"""Run directories to runs.csv and curves.csv: one row a run, whatever its state.
+"""Run directories to runs.csv, curves.csv and dynamics.csv: one row a run, whatever its state.
 
 Compute is recounted from the recorded shape, never taken from the file, so that a changed formula reaches old runs; a
 stored count that disagrees is noted.
@@ -27,15 +27,22 @@ RUN_COLUMNS = (
     *("superseded_rows", "damaged_rows", "note"),
 )
 CURVE_COLUMNS = ("run", "variant", "size", "seed", "tokens", "train_loss", "val_loss")
+DYNAMICS_COLUMNS = (
+    *("run", "variant", "size", "seed", "tokens", "sublayer", "kind"),
+    *("output_rms", "hidden_rms", "gradient_norm", "entropy", "embedding_share", "predecessor_share", "weights"),
+)
+DYNAMICS_STEPS = 5
+"""Steps of a run in dynamics.csv, evenly apart from the first to the last: the whole series is in the run directory."""
 _NAME = re.compile(r"(?P<variant>[^-]+)-(?P<size>.+)-s(?P<seed>\d+)-[^-]+")
 
 
 @dataclass(frozen=True)
 class Collected:
-    """Rows of runs.csv and of curves.csv; a missing value is None or absent."""
+    """Rows of runs.csv, of curves.csv and of dynamics.csv; a missing value is None or absent."""
 
     runs: list[dict[str, Any]]
     curves: list[dict[str, Any]]
+    dynamics: list[dict[str, Any]]
 
     @property
     def problems(self) -> list[str]:
@@ -63,13 +70,15 @@ def collect(folder: str | Path) -> Collected:
     directories = find_runs(folder)
     if not directories:
         raise TableError(f"{folder} holds no run directories: give the folder of a sweep's runs, such as runs/demo")
-    runs, curves = [], []
+    runs, curves, dynamics = [], [], []
     for directory in directories:
         row, curve = _read(directory)
+        depths = _by_depth(row, directory)
         runs.append(row)
         identity = {key: row.get(key) for key in ("run", "variant", "size", "seed")}
         curves += [identity | point for point in curve]
-    return Collected(runs, curves)
+        dynamics += [identity | depth for depth in depths]
+    return Collected(runs, curves, dynamics)
 
 
 def csv_text(columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> str:
@@ -148,6 +157,26 @@ def _follow(row: dict[str, Any], directory: RunDirectory) -> list[dict[str, Any]
     if any(point["seconds"] is not None for point in metrics.rows):
         row["seconds"] = metrics.device_seconds
     return [{key: point[key] for key in ("tokens", "train_loss", "val_loss")} for point in metrics.rows]
+
+
+def _by_depth(row: dict[str, Any], directory: RunDirectory) -> list[dict[str, Any]]:
+    """What dynamics.parquet says of a few steps; a file that cannot be read is noted, and the run's losses stay."""
+    try:
+        rows = directory.read_dynamics()
+    except (RecordError, OSError) as error:
+        row["note"] = "; ".join(filter(None, (row["note"], str(error).replace(f"{directory.path}/", ""))))
+        return []
+    steps = sorted({depth["step"] for depth in rows})
+    last = len(steps) - 1
+    kept = {steps[round(place * last / (DYNAMICS_STEPS - 1))] for place in range(DYNAMICS_STEPS)} if steps else set()
+    return [{key: _six_digits(depth[key]) for key in DYNAMICS_COLUMNS[4:]} for depth in rows if depth["step"] in kept]
+
+
+def _six_digits(value: Any) -> Any:
+    """A measured number as a cell; a list of them as JSON."""
+    if isinstance(value, list):
+        return json.dumps([float(f"{number:.6g}") for number in value])
+    return f"{value:.6g}" if isinstance(value, float) else value
 
 
 def _finish(row: dict[str, Any], directory: RunDirectory) -> None:

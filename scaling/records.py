@@ -3,6 +3,7 @@
     config.yaml    the run's whole configuration
     run.json       identity, shape, parameters, FLOPs per token, data fingerprint; versions and machine per attempt
     metrics.csv    append-only rows, each with its attempt
+    dynamics.parquet  magnitudes, gradients and depth weights of every sublayer, where they are asked for
     status.json    where the run is; written whole, then renamed
     last.ckpt      newest checkpoint (previous.ckpt: the one before)
     result.json    only at the end of the schedule
@@ -31,6 +32,7 @@ from typing import Any, TextIO
 
 import yaml
 
+from scaling.dynamics_table import decode, encode, last_attempts
 from scaling.errors import RecordError
 
 FORMAT = 1
@@ -119,12 +121,22 @@ class RunDirectory:
         """Open metrics.csv for appending rows of one attempt."""
         return MetricsWriter(self.path / "metrics.csv", attempt)
 
-    def _replace(self, name: str, text: str) -> None:
+    def append_dynamics(self, rows: list[dict[str, Any]]) -> None:
+        """Write dynamics.parquet whole, with rows of `DYNAMICS` after those it has; a damaged file is set aside."""
+        path = self.path / "dynamics.parquet"
+        try:
+            content = encode(rows, after=path.read_bytes() if path.exists() else None)
+        except RecordError:
+            os.replace(path, path.with_suffix(".damaged"))
+            content = encode(rows)
+        self._replace(path.name, content)
+
+    def _replace(self, name: str, content: str | bytes) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
         temporary = self.path / f".{name}.{os.getpid()}.{threading.get_ident()}"
         try:
-            with open(temporary, "w", encoding="utf-8") as file:
-                file.write(text)
+            with open(temporary, "wb") as file:
+                file.write(content if isinstance(content, bytes) else content.encode())
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, self.path / name)
@@ -210,6 +222,18 @@ class RunDirectory:
                 if earlier is None or row["attempt"] >= earlier["attempt"]:
                     kept[row["tokens"]] = row
         return Metrics([kept[t] for t in sorted(kept)], read - len(kept), damaged)
+
+    def read_dynamics(self) -> list[dict[str, Any]]:
+        """The last attempt's row of dynamics.parquet for every step and sublayer, in their order; none if it is off.
+
+        Raises:
+            RecordError: the file is damaged or not ours.
+        """
+        path = self.path / "dynamics.parquet"
+        try:
+            return last_attempts(decode(path.read_bytes())) if path.exists() else []
+        except RecordError as error:
+            raise RecordError(f"{path} {error}: delete it; the run and its losses do not need it") from None
 
     def _read(self, name: str) -> dict[str, Any] | None:
         path = self.path / name

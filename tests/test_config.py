@@ -52,6 +52,8 @@ def problems_of(values, cls=RunConfig):
         ("train.betas", [0.9, 1.0], "must be two numbers from 0 to below 1"),
         ("execution.micro_batch", 3, "execution.micro_batch is 3: must divide the 8 sequences"),
         ("execution.devices", 3, "execution.devices is 3: must divide the 8 sequences"),
+        ("execution.dynamics_every", 15, "dynamics_every must be a multiple of log_every, or left out"),
+        ("execution.dynamics_every", 0, "dynamics_every must be a multiple of log_every, or left out"),
         ("execution.validate_every", 15, "validate_every must be a multiple of log_every"),
         ("seed", -1, "seed is -1: must be at least 0"),
         ("variant", "../x", "variant is '../x': must be letters"),
@@ -155,6 +157,7 @@ RUN_CONFIG = build(RunConfig, RUN)
         ("execution", {"accelerator": "cpu"}),
         ("execution", {"runs_folder": "elsewhere"}),
         ("execution", {"log_every": 5}),
+        ("execution", {"dynamics_every": 10}),
         ("data", {"train_files": ["moved.jsonl"]}),
     ],
 )

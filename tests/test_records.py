@@ -247,3 +247,52 @@ def test_every_column_is_in_the_dictionary():
 
     text = Path(__file__).parents[1].joinpath("results/README.md").read_text()
     assert all(f"`{column}`" in text for column in METRICS)
+
+
+# --- dynamics
+
+
+def depth_row(attempt, step, sublayer, **values):
+    row = {"attempt": attempt, "step": step, "tokens": step * 100, "sublayer": sublayer, "kind": "attention"}
+    return row | {"output_rms": 1.0, "hidden_rms": 0.1, "gradient_norm": 1e-5} | values
+
+
+def test_dynamics_are_those_of_the_last_attempt_in_full_precision(run):
+    """T1, T2, T10."""
+    assert run.read_dynamics() == []
+    run.append_dynamics([depth_row(1, 20, i) for i in (0, 1)])
+    run.append_dynamics([depth_row(2, 10, 0, weights=[1 / 3, math.pi], entropy=math.nan)])
+    run.append_dynamics([depth_row(2, 20, 1, weights=[0.5, math.inf])])
+    rows = run.read_dynamics()
+    assert [(r["attempt"], r["step"], r["sublayer"]) for r in rows] == [(2, 10, 0), (1, 20, 0), (2, 20, 1)]
+    assert (rows[0]["weights"], rows[0]["entropy"], rows[2]["weights"]) == ([1 / 3, math.pi], None, None)
+    assert (rows[1]["hidden_rms"], rows[1]["tokens"], rows[1]["embedding_share"]) == (0.1, 2000, None)
+    assert [path.name for path in run.path.iterdir() if "dynamics" in path.name] == ["dynamics.parquet"]
+
+
+@given(st.floats(0, 0.999))
+def test_a_torn_file_of_dynamics_is_said_by_a_reader_and_set_aside_by_the_writer(tmp_path_factory, share):
+    run = RunDirectory(tmp_path_factory.mktemp("run") / "r")
+    run.append_dynamics([depth_row(1, 10, 0)])
+    path = run.path / "dynamics.parquet"
+    torn = path.read_bytes()[: int(share * path.stat().st_size)]
+    path.write_bytes(torn)
+    with pytest.raises(RecordError, match=r"dynamics\.parquet is damaged: delete it; the run and its losses do not"):
+        run.read_dynamics()
+    run.append_dynamics([depth_row(2, 20, 0)])
+    assert [row["step"] for row in run.read_dynamics()] == [20]
+    assert (run.path / "dynamics.damaged").read_bytes() == torn
+
+
+def test_another_table_is_not_taken_for_dynamics(run):
+    import pyarrow
+    from pyarrow import parquet
+
+    path = run.path / "dynamics.parquet"
+    parquet.write_table(pyarrow.table({"a": [1]}), path)
+    with pytest.raises(RecordError, match=r"dynamics\.parquet has columns \['a'\], not \['attempt'"):
+        run.read_dynamics()
+    path.unlink()
+    run.append_dynamics([depth_row(1, 10, 0, kind="\x1b[31m")])
+    with pytest.raises(RecordError, match="a kind of sublayer that is none of attention, mlp"):
+        run.read_dynamics()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class StepClock:
@@ -30,6 +32,13 @@ class StepClock:
         self._first_seconds = time.perf_counter() - self._began
         self.restart()
         self._untimed = 1
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """A context whose seconds are not of training."""
+        began = time.perf_counter()
+        yield
+        self._began += time.perf_counter() - began
 
     def take(self) -> float:
         """Seconds of the steps since the last restart."""

@@ -56,7 +56,7 @@ class Recorder(pl.Callback):
         self.attempt, self.message, self.report, self.stop = attempt, message, report, stop
         self.progress = Progress()
         self.train_loss = math.nan
-        self._clock = StepClock()
+        self.clock = StepClock()
         self._metrics: MetricsWriter | None = None
         self._step = 0
 
@@ -79,7 +79,7 @@ class Recorder(pl.Callback):
             module.loss_sum.fill_(self.progress.loss_sum)
             self._metrics = self.run.open_metrics(self.attempt)
             self._say()
-        self._clock = StepClock()
+        self.clock = StepClock()
         if self._step > self.progress.row_step and self._due(self.config.execution.log_every):
             self._write_row(trainer, module)
 
@@ -94,7 +94,7 @@ class Recorder(pl.Callback):
             return
         assert isinstance(module, TrainingModule)
         self._step = trainer.global_step
-        self._clock.tick()
+        self.clock.tick()
         self.stop.step_is_worth_finishing = True
         if trainer.is_global_zero:
             self.progress.batches_hash = self.data.extend_hash(self.progress.batches_hash, self._step - 1)
@@ -124,7 +124,7 @@ class Recorder(pl.Callback):
         if self._due(self.config.execution.validate_every):
             last = self._step == self.config.steps  # which no later attempt could validate
             val_loss = validation_loss(trainer, module, self.data, None if last else self.stop)
-            self._clock.restart()
+            self.clock.restart()
             if val_loss is None:
                 self.progress.seconds = seconds
                 return
@@ -156,7 +156,7 @@ class Recorder(pl.Callback):
             self._say(self.train_loss, steps * self.config.train.batch_tokens / seconds)
         self.progress.row_step, self.progress.loss_sum, self.progress.seconds = self._step, 0.0, 0.0
         module.loss_sum.zero_()
-        self._clock.restart()
+        self.clock.restart()
 
     def _loss_sum(self, trainer: pl.Trainer, module: TrainingModule) -> float:
         """Over the processes; exact, as sums of float32 losses in float64 are, so in whatever order."""
@@ -164,7 +164,7 @@ class Recorder(pl.Callback):
 
     def _seconds(self, trainer: pl.Trainer) -> float:
         """Device seconds of the steps since the last row, also of earlier attempts."""
-        return self.progress.seconds + self._clock.take() * trainer.world_size
+        return self.progress.seconds + self.clock.take() * trainer.world_size
 
     def _save(self, trainer: pl.Trainer, module: TrainingModule) -> None:
         if self._step > self.progress.row_step:
@@ -174,7 +174,7 @@ class Recorder(pl.Callback):
         if module.balance:
             self.progress.expert_imbalance = module.balance.imbalance
         trainer.save_checkpoint(self.run.last_checkpoint)
-        self._clock.restart()
+        self.clock.restart()
 
     def _say(self, loss: float | None = None, rate: float = 0.0) -> None:
         """Report where the run is; `rate` in tokens per second of one device."""

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import lightning.pytorch as pl
 import torch
 from rich.console import Console
 
@@ -20,6 +21,7 @@ from scaling.process import is_first_process
 from scaling.records import RunDirectory
 from scaling.training.checkpoint import usable_checkpoint
 from scaling.training.datamodule import TokenData
+from scaling.training.dynamics import Dynamics
 from scaling.training.environment import machine, versions
 from scaling.training.failures import failures_recorded
 from scaling.training.module import TrainingModule
@@ -69,7 +71,10 @@ def _train(run: RunDirectory, config: RunConfig, console: Console, stop: StopReq
         if config.execution.compile:
             module.model.compile(dynamic=False)
         recorder = Recorder(run, config, data, attempt, message, report, stop)
-        trainer = build_trainer(run, config, [recorder, ProgressDisplay(config, recorder, console)])
+        callbacks: list[pl.Callback] = [recorder, ProgressDisplay(config, recorder, console)]
+        if config.execution.dynamics_every is not None:
+            callbacks.insert(0, Dynamics(run, config, data, attempt, recorder))
+        trainer = build_trainer(run, config, callbacks)
         trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
         result = {
             "run": run.name,

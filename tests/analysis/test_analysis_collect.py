@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from analysis.collect import CURVE_COLUMNS, RUN_COLUMNS, collect
+from analysis.collect import CURVE_COLUMNS, DYNAMICS_COLUMNS, RUN_COLUMNS, collect
 from analysis.multiplier import estimates
 from analysis.runs import load
 from scaling.compute import ledgers, non_embedding_parameters, parameters, shape_of_record
@@ -161,6 +161,56 @@ def test_rows_of_a_resumed_run_are_counted_once(tmp_path, one_run):
     assert row["seconds"] == pytest.approx(19 * 0.5 + 0.25)
     assert collected.curves[-1]["train_loss"] == 9.0
     assert "1 rows of metrics.csv trained again" in collected.problems[0]
+
+
+def measured(run, steps, sublayers=4):
+    for step in steps:
+        kinds = ("attention", "mlp")
+        at = {"attempt": 1, "step": step, "tokens": step * 1024}
+        numbers = {"output_rms": 1 / 3, "hidden_rms": 2.0, "gradient_norm": 1e-7 / 3, "entropy": 0.5}
+        numbers |= {"embedding_share": 0.25, "predecessor_share": 0.75, "weights": [0.25, 1 / 3]}
+        run.append_dynamics([at | {"sublayer": i, "kind": kinds[i % 2]} | numbers for i in range(sublayers)])
+
+
+def test_dynamics_of_a_few_steps_are_a_table_of_their_own(tmp_path, one_run, analysis):
+    """First, last and evenly between; a run without them has no rows."""
+    one_run(tmp_path / "runs")
+    run = one_run(tmp_path / "runs", "block")
+    measured(run, [*range(0, 41, 2)])
+    assert analysis("collect", tmp_path / "runs", tmp_path / "out")[0] == 0
+    rows = read(tmp_path / "out" / "dynamics.csv")
+    assert tuple(rows[0]) == DYNAMICS_COLUMNS
+    expected = [(str(1024 * step), str(i)) for step in (0, 10, 20, 30, 40) for i in range(4)]
+    assert [(row["tokens"], row["sublayer"]) for row in rows] == expected
+    assert {(row["run"], row["variant"], row["size"], row["seed"]) for row in rows} == {(run.name, "block", "w64", "0")}
+    assert (rows[1]["kind"], rows[1]["output_rms"], rows[1]["gradient_norm"]) == ("mlp", "0.333333", "3.33333e-08")
+    assert json.loads(rows[1]["weights"]) == [0.25, 0.333333]
+
+
+@pytest.mark.parametrize("steps", [[], [40], [0, 40]])
+def test_fewer_steps_of_dynamics_are_all_there(tmp_path, one_run, steps):
+    measured(one_run(tmp_path), steps, sublayers=1)
+    assert [row["tokens"] for row in collect(tmp_path).dynamics] == [1024 * step for step in steps]
+
+
+def test_what_a_scheme_does_not_have_is_an_empty_cell(tmp_path, one_run, analysis):
+    run = one_run(tmp_path / "runs")
+    at = {"attempt": 1, "step": 40, "tokens": 40960, "sublayer": 0, "kind": "attention"}
+    run.append_dynamics([at | {"output_rms": 1.0, "hidden_rms": 1.0, "gradient_norm": 1.0}])
+    assert analysis("collect", tmp_path / "runs", tmp_path / "out")[0] == 0
+    [row] = read(tmp_path / "out" / "dynamics.csv")
+    assert [row[c] for c in ("entropy", "embedding_share", "predecessor_share", "weights")] == [""] * 4
+
+
+def test_damaged_dynamics_are_noted_and_cost_nothing_else(tmp_path, one_run, analysis):
+    run = one_run(tmp_path / "runs")
+    (run.path / "dynamics.parquet").write_bytes(b"PAR1")
+    status, out, _ = analysis("collect", tmp_path / "runs", tmp_path / "out")
+    assert status == 0
+    assert "dynamics.parquet is damaged" in " ".join(out.split())
+    [row] = read(tmp_path / "out" / "runs.csv")
+    assert (row["status"], float(row["val_loss"])) == ("finished", 3.0)
+    assert not (tmp_path / "out" / "dynamics.csv").exists()
 
 
 def test_missing_seconds_stay_missing(tmp_path, one_run):

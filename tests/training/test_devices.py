@@ -116,6 +116,20 @@ def test_a_checkpoint_of_shares_holds_what_one_device_writes(tiny_run, on_two, c
             torch.testing.assert_close(ours["state"][number][key], value, rtol=1e-2, atol=1e-4, check_stride=False)
 
 
+def test_dynamics_are_measured_by_one_process_and_change_nothing(tiny_run, on_two, change, tmp_path):
+    with_and_without = [on_two("ddp", dynamics_every=every) for every in (4, None)]
+    with_and_without[1] = change(with_and_without[1], "execution", runs_folder=str(tmp_path / "without"))
+    results = [by_command_line(run, tmp_path) for run in with_and_without]
+    assert results[0] == results[1]
+    one = change(tiny_run, "execution", dynamics_every=4)
+    train(one, QUIET)
+    tables = [run.directory.read_dynamics() for run in (with_and_without[0], one)]
+    for ours, alone in zip(*tables, strict=True):
+        assert (ours["step"], ours["sublayer"]) == (alone["step"], alone["sublayer"])
+        for column in ("output_rms", "hidden_rms", "gradient_norm", "entropy", "weights"):
+            assert ours[column] == pytest.approx(alone[column], rel=1e-3, abs=1e-9)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_two_processes_in_bf16_with_compiled_checkpointed_micro_batches(tiny_run, on_two, change, tmp_path, strategy):

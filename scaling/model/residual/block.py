@@ -139,6 +139,12 @@ class AttentionResiduals(ResidualScheme):
         value = merge(state.mixed, sublayer - begin, since, open_block, gain, self.eps)
         return value if norm is None or gain is not None else norm(value)  # where nothing is merged, norm alone
 
+    def read_weights(self, state: BlockState, sublayer: int) -> Tensor:
+        """Depth attention's weights (N, B, T): embedding, finished blocks, open block; all 1 at the first read."""
+        values = [source.value for source in state.sources] + ([] if state.partial is None else [state.partial])
+        weights = state.weights[max(sublayer - 1, 0)].unsqueeze(0)  # the first read has one source: 1 by any query
+        return torch.cat([key_logits(value, weights, self.eps) for value in values]).softmax(0)
+
     def write(self, state: BlockState, sublayer: int, output: Tensor) -> BlockState:
         """Add the output (B, T, D) to the open block, and close the block after its last sublayer."""
         output = output.to(state.sources[0].value.dtype)  # under autocast the stream stays as wide as the embedding

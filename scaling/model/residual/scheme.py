@@ -56,6 +56,13 @@ class ResidualScheme(nn.Module, ABC):
         """`read` with the sublayer's PreNorm: (B, T, D). A scheme may do the two as one, so as to keep less."""
         return norm(self.read(state, sublayer))
 
+    def read_weights(self, state: Any, sublayer: int) -> Tensor | None:
+        """Weights (N, B, T) that `read` gives its sources: the embedding first, last what holds the sublayer before.
+
+        None where a scheme has no such weights. Only for the record: it need not be fast.
+        """
+        return None
+
     @abstractmethod
     def write(self, state: Any, sublayer: int, output: Tensor) -> Any:
         """The state once the sublayer's output (B, T, D) is in it."""
