@@ -46,6 +46,27 @@ def test_values_and_gradients_match_the_reference(name, d_model):
 
 
 @over()
+def test_depth_weights_are_those_with_which_a_read_is_made(name):
+    """Of schemes that have them: a read of one head is its sources' weighted sum; those of a softmax sum to 1."""
+    n = 7
+    scheme = built(name, n, 6).double()
+    randomise(scheme, scale=0.7)
+    state = scheme.start(doubles(2, 3, 6))
+    for sublayer in range(n):
+        weights = scheme.read_weights(state, sublayer)
+        if weights is None:
+            return
+        values = [s.value for s in state.sources] + ([] if state.partial is None else [state.partial])
+        assert weights.shape == (len(values), 2, 3)
+        if scheme.options.n_heads == 1:
+            total = sum(w.unsqueeze(-1) * v for w, v in zip(weights, values, strict=True))
+            torch.testing.assert_close(total, scheme.read(state, sublayer), rtol=1e-10, atol=1e-10)
+        if scheme.options.activation == "softmax":
+            torch.testing.assert_close(weights.sum(0), torch.ones(2, 3, dtype=torch.float64))
+        state = scheme.write(state, sublayer, doubles(2, 3, 6, seed=sublayer + 1))
+
+
+@over()
 def test_gradcheck(name):
     scheme = built(name, 4, 2).double()
     randomise(scheme, scale=0.5)

@@ -127,8 +127,7 @@ class AttentionResiduals(ResidualScheme):
             value = state.sources[0].value
             return value if norm is None else norm(value)
         if self.variant is not None:
-            values = [s.value for s in state.sources] + ([] if state.partial is None else [state.partial])
-            value = self.variant(values, sublayer)
+            value = self.variant(self._values(state), sublayer)
             return value if norm is None else norm(value)
         assert state.weights is not None
         assert state.mixed is not None
@@ -141,9 +140,17 @@ class AttentionResiduals(ResidualScheme):
 
     def read_weights(self, state: BlockState, sublayer: int) -> Tensor:
         """Depth attention's weights (N, B, T): embedding, finished blocks, open block; all 1 at the first read."""
-        values = [source.value for source in state.sources] + ([] if state.partial is None else [state.partial])
-        weights = state.weights[max(sublayer - 1, 0)].unsqueeze(0)  # the first read has one source: 1 by any query
+        values = self._values(state)
+        if sublayer == 0:
+            return values[0].new_ones(1, *values[0].shape[:2])
+        if self.variant is not None:
+            return self.variant.mean_weights(values, sublayer)
+        assert state.weights is not None
+        weights = state.weights[sublayer - 1].unsqueeze(0)
         return torch.cat([key_logits(value, weights, self.eps) for value in values]).softmax(0)
+
+    def _values(self, state: BlockState) -> list[Tensor]:
+        return [source.value for source in state.sources] + ([] if state.partial is None else [state.partial])
 
     def write(self, state: BlockState, sublayer: int, output: Tensor) -> BlockState:
         """Add the output (B, T, D) to the open block, and close the block after its last sublayer."""

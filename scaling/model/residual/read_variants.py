@@ -93,16 +93,28 @@ class VariantRead(nn.Module):
 
     def forward(self, sources: list[Tensor], read: int) -> Tensor:
         """Weighted sum (B, T, D) of the sources (B, T, D), the embedding first, that the read sees of them."""
-        n_heads = self.options.n_heads
         with full_precision(sources[0].device):
-            seen = [sources[0], *sources[len(sources) - self.options.seen(len(sources) - 1) :]]
-            logits = self._logits(seen, self._query(sources, read), read)
-            weights = logits.softmax(0) if self.options.activation == "softmax" else logits.sigmoid()
-            values = [source.unflatten(-1, (n_heads, -1)) for source in seen]
+            weights = self.weights(sources, read)
+            values = [source.unflatten(-1, (self.options.n_heads, -1)) for source in self._seen(sources)]
             total = weights[0].unsqueeze(-1) * values[0]
             for weight, value in zip(weights[1:], values[1:], strict=True):
                 total = torch.addcmul(total, weight.unsqueeze(-1), value)
             return total.flatten(-2)
+
+    def weights(self, sources: list[Tensor], read: int) -> Tensor:
+        """(N, B, T, H) over those of the sources that the read sees, or (N, H) where the input has no say."""
+        logits = self._logits(self._seen(sources), self._query(sources, read), read)
+        return logits.softmax(0) if self.options.activation == "softmax" else logits.sigmoid()
+
+    def mean_weights(self, sources: list[Tensor], read: int) -> Tensor:
+        """(N, B, T) over all sources, the mean of the heads; 0 for those outside the window."""
+        weights = self.weights(sources, read).mean(-1)
+        weights = weights.view(-1, *weights.shape[1:] or (1, 1)).expand(-1, *sources[0].shape[:2])
+        unseen = weights.new_zeros(len(sources) - len(weights), *weights.shape[1:])
+        return torch.cat((weights[:1], unseen, weights[1:]))
+
+    def _seen(self, sources: list[Tensor]) -> list[Tensor]:
+        return [sources[0], *sources[len(sources) - self.options.seen(len(sources) - 1) :]]
 
     def _query(self, sources: list[Tensor], read: int) -> Tensor | None:
         """(D) or (B, T, D), with the gain of the keys in it."""
