@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser
 
-from analysis.errors import AnalysisError, FitError, OutputError
+from analysis.errors import AnalysisError, FitError, OutputError, TableError
 
 
 def collect(runs: Path, out: Path) -> None:
@@ -119,7 +119,7 @@ def multiplier(
 
 
 def plots(table: Path, columns: dict[str, str] | None = None, out: Path | None = None) -> None:
-    """Draw every figure as PNG and SVG into FOLDER/figures.
+    """Draw every figure that the folder has numbers for as PNG and SVG into FOLDER/figures.
 
     Args:
         table: results folder, or a table of runs (CSV)
@@ -127,6 +127,7 @@ def plots(table: Path, columns: dict[str, str] | None = None, out: Path | None =
         out: folder to draw into; figures/ in the results folder if one is given
     """
     from analysis.curves import load_curves
+    from analysis.design import Design, design
     from analysis.figures import draw_all, draw_beside, draw_laws
     from analysis.losses import is_bare, load_losses
     from analysis.runs import check_ladder, read_runs
@@ -142,6 +143,8 @@ def plots(table: Path, columns: dict[str, str] | None = None, out: Path | None =
         if not drawn:
             check_ladder(runs)
         _print_paths(drawn)
+        if design(runs) is Design.OTHER:
+            print("no loss against compute: `python -m analysis multiplier` says what it lacks")
     elif drawn := draw_laws(load_losses(table, columns), folder):
         _print_paths(drawn)
     else:
@@ -170,6 +173,8 @@ def report(
         raise OutputError(f"{folder} is not a folder: a report is written into the results folder that holds runs.csv")
     runs = read_runs(folder, columns)
     curves = load_curves(folder)
+    if claim is not None and design(runs) is not Design.LADDER:
+        raise TableError(f"{runs.path} is no ladder of sizes and has no multiplier to hold a claim against: leave it out")
     if design(runs) is not Design.LADDER and runs.ledgers and (pages := write_arms_report(runs, curves, folder)):
         _print_paths(pages)
         return

@@ -6,7 +6,6 @@ Ours are in dynamics.csv as `collect` writes it, published ones in depth.csv and
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import pandas as pd
 from analysis.columns import read_columns
 from analysis.errors import TableError
 from analysis.pairing import BASELINE
+from analysis.runs import Runs
 
 KINDS = ("attention", "mlp")
 """The two sublayers of a Transformer layer, in their order."""
@@ -39,8 +39,8 @@ Weights = dict[str, np.ndarray]
 """Weights of one variant for each of KINDS: (Transformer layers, sources), NaN where there is no source."""
 
 
-def load_dynamics(folder: Path, sizes: Sequence[str]) -> tuple[Depth, dict[str, Weights]] | None:
-    """The end of training in dynamics.csv, seeds averaged, at the last of these sizes that is there.
+def load_dynamics(runs: Runs) -> tuple[Depth, dict[str, Weights]] | None:
+    """The end of training in the dynamics.csv beside a table, at the largest size of its finished runs, seeds averaged.
 
     Returns:
         Magnitudes by sublayer, and the weights of every variant that has them; None without dynamics.csv.
@@ -48,13 +48,14 @@ def load_dynamics(folder: Path, sizes: Sequence[str]) -> tuple[Depth, dict[str, 
     Raises:
         TableError: dynamics.csv is not what `collect` writes.
     """
-    path = folder / "dynamics.csv"
+    path = runs.path.parent / "dynamics.csv"
     texts = ("run", "variant", "size", "kind", "weights")
     rows = read_columns(path, _OURS, texts, "write it again with collect")
     if rows is None:
         return None
-    there = [size for size in sizes if (rows["size"] == size).any()]
-    rows = rows[(rows["size"] == (there[-1] if there else "")) & rows["kind"].isin(KINDS)]
+    finished = runs.table[runs.table["status"] == "finished"].sort_values("params")
+    rows = rows[rows["run"].isin(finished["run"]) & rows["kind"].isin(KINDS)]
+    rows = rows[rows["size"] == next((size for size in finished["size"][::-1] if (rows["size"] == size).any()), None)]
     rows = rows[rows["tokens"] == rows.groupby("run")["tokens"].transform("max")]
     magnitudes = {name: _by_variant(rows, name, "sublayer") for name in MAGNITUDES}
     weights = {

@@ -23,13 +23,13 @@ _NAMES = {
     "hyper_connections": "Hyper-connections",
     "denseformer": "DenseFormer",
     "highway": "Highway",
-    "full_input_query": "Full, query from input",
-    "full_scalars": "Full, learned scalars",
-    "full_sigmoid": "Full, sigmoid",
-    "full_no_key_norm": "Full, keys not normed",
-    "full_window": "Full, last 8 outputs",
-    "block_heads": "Block, 16 heads",
-    "block_no_key_norm": "Block, keys not normed",
+    "full_input_query": "Full (query from input)",
+    "full_scalars": "Full (learned scalars)",
+    "full_sigmoid": "Full (sigmoid)",
+    "full_no_key_norm": "Full (no key norm)",
+    "full_window": "Full (last 8 outputs)",
+    "block_heads": "Block (16 heads)",
+    "block_no_key_norm": "Block (no key norm)",
 }
 _LONGEST = 24
 

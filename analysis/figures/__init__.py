@@ -88,8 +88,7 @@ def draw_beside(runs: Runs, folder: Path) -> list[Path]:
             figures |= _of_table(read_runs(source / name))
     if (training := load_training(source)) is not None:
         figures["loss_gap"] = loss_gap(training)
-    sizes = list(runs.table.sort_values("params")["size"])
-    depth, weights = load_dynamics(source, sizes) or (load_depth(source), load_weights(source))
+    depth, weights = load_dynamics(runs) or (load_depth(source), load_weights(source))
     if depth is not None and depth.magnitudes:
         figures["depth"] = by_depth(depth)
     figures |= {f"depth_weights_{_file_name(arm)}": depth_weights(arm, found) for arm, found in weights.items()}

@@ -34,7 +34,7 @@ def loss_by_block_size(runs: Runs) -> Figure:
     axes.yaxis.set_major_locator(MaxNLocator(5, steps=NICE_STEPS))
     axes.margins(y=0.1)
     below = sum(loss < baseline for loss in losses.values())
-    title = "every block size ends" if below == len(losses) else f"{below} of {len(losses)} block sizes end"
+    title = "Every block size ends" if below == len(losses) else f"{below} of {len(losses)} block sizes end"
     axes.set_title(f"{title} below the baseline")
     axes.set_xlabel("block size S (sublayers)")
     axes.set_ylabel("validation loss\n(nats per token)")

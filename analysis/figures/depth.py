@@ -27,7 +27,7 @@ def by_depth(depth: Depth) -> Figure:
     """
     variants = list(dict.fromkeys(str(v) for table in depth.magnitudes.values() for v in table))
     look = looks(variants)
-    figure = new_figure(0.4 + 1.4 * len(depth.magnitudes))
+    figure = new_figure(0.4 + 1.45 * len(depth.magnitudes))
     panels = figure.subplots(len(depth.magnitudes), 1, sharex=True, squeeze=False).flat
     for (name, table), axes in zip(depth.magnitudes.items(), panels, strict=True):
         values = table.to_numpy()

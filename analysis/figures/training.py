@@ -43,7 +43,8 @@ def training_curves(runs: Runs, curves: pd.DataFrame) -> Figure:
         _draw_panel(axes, curves[curves["size"] == size], column, look, scale)
         axes.set_title(shorten(size))
     figure.supxlabel(f"tokens{unit}", fontsize=8)
-    figure.supylabel(f"{LOSS_TEXT[column]} (nats per token)", fontsize=8)
+    between = " " if rows > 1 else "\n"
+    figure.supylabel(f"{LOSS_TEXT[column]}{between}(nats per token)", fontsize=8)
     entries = {arm_name(v): look[v].line() for v in look if v in set(curves["variant"])}
     spare = next(panels, None)
     if spare is None:

@@ -31,7 +31,8 @@ def test_plots_draw_the_papers_own_figure(tmp_path, analysis):
     assert status == 0
     names = {path.name for path in tmp_path.iterdir()}
     figures = ["loss_compute_6nd", "loss_compute_paper", "paired_losses", "forest", "multiplier_curve"]
-    figures += ["pinned_floors", "power"]
+    figures += ["pinned_floors", "power", "loss_gap", "depth", "depth_weights_block", "ablations", "block_size"]
+    figures += ["shape_grid"]
     assert names == {f"{n}.{k}" for n in figures for k in ("png", "svg")}
 
 
