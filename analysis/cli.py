@@ -174,7 +174,9 @@ def report(
     runs = read_runs(folder, columns)
     curves = load_curves(folder)
     if claim is not None and design(runs) is not Design.LADDER:
-        raise TableError(f"{runs.path} is no ladder of sizes and has no multiplier to hold a claim against: leave it out")
+        raise TableError(
+            f"{runs.path} is no ladder of sizes and has no multiplier to hold a claim against: leave it out"
+        )
     if design(runs) is not Design.LADDER and runs.ledgers and (pages := write_arms_report(runs, curves, folder)):
         _print_paths(pages)
         return

@@ -37,7 +37,8 @@ def loss_gap(training: Training) -> Figure:
             line = {"color": style.colour, "linestyle": style.dashes, "marker": style.marker if few else ""}
             axes.plot(table.index / scale, values, markersize=3, **line)  # type: ignore[arg-type]
         low, high = table[shown].min().min(), table[shown].max().max()
-        axes.set_ylim(low - 0.07 * (high - low), high + 0.07 * (high - low))
+        margin = 0.07 * (high - low) or 0.01
+        axes.set_ylim(low - margin, high + margin)
         axes.yaxis.set_major_locator(MaxNLocator(5 if axes is upper else 3, steps=NICE_STEPS))
     lower.axhline(0, color=look[BASELINE].colour, linewidth=0.8)
     upper.set_title(_ends(gap.iloc[-1]))

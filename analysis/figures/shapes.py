@@ -25,13 +25,13 @@ _WIDEST = 10
 def shape_grid(runs: Runs) -> Figure:
     """Loss (nats per token, three decimals) over d_model / layers and heads / layers, one colour scale for all arms.
 
-    The lowest loss of an arm is framed and named in its title; a cell without a run is white.
+    The lowest loss of an arm is framed and named in its title; a cell without a pair of runs is white.
     """
     grids = shape_grids(runs)
     low = min(np.nanmin(grid) for grid in grids.values())
     high = max(np.nanmax(grid) for grid in grids.values())
     rows = math.ceil(len(grids) / 2)
-    figure = new_figure(0.65 + rows * (0.4 + 0.24 * max(len(grid) for grid in grids.values())))
+    figure = new_figure(max(2.1, 0.65 + rows * (0.4 + 0.24 * max(len(grid) for grid in grids.values()))))
     panels = figure.subplots(rows, 2, sharey=True, squeeze=False)
     size = min(7.0, 7.0 * _WIDEST / 2 / max(len(grid.columns) for grid in grids.values()) * 0.9)
     for (arm, grid), axes in zip(grids.items(), panels.flat, strict=False):
