@@ -1,5 +1,6 @@
-"""The sweeps over shapes and block sizes: every cell is what its name says, at equal parameters and compute."""
+"""The sweeps over shapes, block sizes and ablations: what every cell and arm is named for, all else equal."""
 
+import csv
 import re
 from pathlib import Path
 
@@ -50,3 +51,13 @@ def test_block_sizes_go_from_full_to_one_block(name):
     assert set(schemes) == {"baseline", "full", *(f"block_size_{2**i}" for i in range(1, 6))}
     assert all(schemes[f"block_size_{2**i}"].options == {"block_size": 2**i} for i in range(1, 6))
     assert all(run.model.n_sublayers == 32 and run.train == runs[0].train for run in runs)
+
+
+@pytest.mark.parametrize("name", ["ablations", "cpu-ablations"])
+def test_the_ablations_are_the_arms_of_the_papers_table_in_its_order(name):
+    with open(ROOT / "results" / "published" / "ablations.csv", newline="") as file:
+        arms = [row["variant"] for row in csv.DictReader(file)]
+    runs = read_plan(ROOT / "sweeps" / f"{name}.yaml").runs
+    assert [run.variant for run in runs] == arms
+    assert all(run.model.n_sublayers == 32 and run.train == runs[0].train for run in runs)
+    assert len({str(run.residual) for run in runs}) == 12
