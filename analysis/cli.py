@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser
 
-from analysis.errors import AnalysisError, FitError, OutputError
+from analysis.errors import AnalysisError, FitError, OutputError, TableError
 
 
 def collect(runs: Path, out: Path) -> None:
@@ -121,7 +121,7 @@ def multiplier(
 
 
 def plots(table: Path, columns: dict[str, str] | None = None, out: Path | None = None) -> None:
-    """Draw every figure as PNG and SVG into FOLDER/figures.
+    """Draw every figure that the folder has numbers for as PNG and SVG into FOLDER/figures.
 
     Args:
         table: results folder, or a table of runs (CSV)
@@ -129,17 +129,24 @@ def plots(table: Path, columns: dict[str, str] | None = None, out: Path | None =
         out: folder to draw into; figures/ in the results folder if one is given
     """
     from analysis.curves import load_curves
-    from analysis.figures import draw_all, draw_laws
+    from analysis.design import Design, design
+    from analysis.figures import draw_all, draw_beside, draw_laws
     from analysis.losses import is_bare, load_losses
-    from analysis.runs import load
+    from analysis.runs import check_ladder, read_runs
 
     bare = is_bare(table, columns)
     folder = out or (table / "figures" if table.is_dir() else None)
     if folder is None:
         raise OutputError(f"{table} is not a results folder: say where the figures go with --out FOLDER")
     if not bare:
-        runs = load(table, columns)
-        _print_paths(draw_all(runs, load_curves(runs.path.parent), folder))
+        runs = read_runs(table, columns)
+        drawn = draw_all(runs, load_curves(runs.path.parent), folder)
+        drawn += draw_beside(runs, folder) if table.is_dir() else []
+        if not drawn:
+            check_ladder(runs)
+        _print_paths(drawn)
+        if design(runs) is Design.OTHER:
+            print("no loss against compute: `python -m analysis multiplier` says what it lacks")
     elif drawn := draw_laws(load_losses(table, columns), folder):
         _print_paths(drawn)
     else:
@@ -158,14 +165,24 @@ def report(
         columns: our names of columns with the table's, for example '{val_loss: loss, params: N, tokens: D}'
     """
     from analysis.curves import load_curves
+    from analysis.design import Design, design
     from analysis.ledgers import leading
     from analysis.report import write_report
-    from analysis.runs import load
+    from analysis.report_arms import write_arms_report
+    from analysis.runs import check_ladder, read_runs
 
     if not folder.is_dir():
         raise OutputError(f"{folder} is not a folder: a report is written into the results folder that holds runs.csv")
-    runs = load(folder, columns)
+    runs = read_runs(folder, columns)
     curves = load_curves(folder)
+    if claim is not None and design(runs) is not Design.LADDER:
+        raise TableError(
+            f"{runs.path} is no ladder of sizes and has no multiplier to hold a claim against: leave it out"
+        )
+    if design(runs) is not Design.LADDER and runs.ledgers and (pages := write_arms_report(runs, curves, folder)):
+        _print_paths(pages)
+        return
+    check_ladder(runs)
     _print_paths(write_report(runs, curves, leading(runs.ledgers), folder, claim, margin))
 
 
