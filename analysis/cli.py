@@ -208,6 +208,30 @@ def compare(first: Path, second: Path, ledger: str | None = None, columns: dict[
     print_comparison(console, chosen, (str(first), str(second)), side_by_side(one, two, chosen))
 
 
+def mixing(run: Path, text: str | None = None, out: Path | None = None) -> None:
+    """Solve for a trained run's depth mixing matrix and its semiseparable rank; write and draw it.
+
+    Args:
+        run: directory of a run with its checkpoint, for example runs/demo/block-cpu-8x64-s0-581a3b6e
+        text: text whose tokens are mixed; the first of the run's validation text if not given
+        out: folder for mixing.csv, mixing.png and mixing.svg; the run's own if not given
+    """
+    from analysis.figures import render
+    from analysis.figures.mixing import mixing_map
+    from analysis.mixing import mixing_of_run, mixing_text, summary
+    from analysis.store import write
+
+    found = mixing_of_run(run, text)
+    print(summary(found))
+    folder, figure = out or run, mixing_map(found)
+    _print_paths(
+        [
+            write(folder / "mixing.csv", mixing_text(found)),
+            *(write(folder / f"mixing.{kind}", render(figure, kind)) for kind in ("png", "svg")),
+        ]
+    )
+
+
 def power(
     sizes: int | list[int] | None = None,
     seeds: int | list[int] | None = None,
@@ -280,7 +304,9 @@ def calibrate(tables: int = 20_000, seed: int = 0, out: Path | None = None) -> N
         )
 
 
-VERBS: tuple[Callable[..., None], ...] = (collect, fit, multiplier, plots, report, compare, power, calibrate)
+VERBS: tuple[Callable[..., None], ...] = (
+    *(collect, fit, multiplier, plots, report, compare, mixing, power, calibrate),
+)
 
 
 class _Parser(ArgumentParser):
@@ -293,13 +319,13 @@ class _Parser(ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit status: 0, or 2 with one line on stderr for an error the user can mend."""
-    from scaling.records import RecordError
+    from scaling.errors import ScalingError
 
     chosen = _parser().parse_args(arguments)
     verb = next(verb for verb in VERBS if verb.__name__ == chosen.verb)
     try:
         verb(**vars(chosen[chosen.verb]))
-    except (AnalysisError, RecordError, OSError) as error:
+    except (AnalysisError, ScalingError, OSError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     return 0
