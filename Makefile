@@ -3,7 +3,7 @@
 PYTHON  ?= python3
 VENV    := .venv
 BIN     := $(VENV)/bin
-SWEEP   ?= sweeps/demo.yaml
+SWEEP   ?= sweeps/node.yaml
 DEVICES ?=
 ARGS    ?=
 RUNS    ?= runs/$(basename $(notdir $(SWEEP)))
@@ -43,10 +43,10 @@ slurm-test: setup ## train a sweep on a real Slurm of this machine; needs root, 
 sweep: setup ## train every run of SWEEP that is not finished
 	$(BIN)/python -m scaling sweep $(SWEEP) $(if $(DEVICES),--devices $(DEVICES)) $(ARGS)
 
-status: setup ## print where the runs of SWEEP stand
+status: setup ## print where the runs of SWEEP stand; ARGS=--watch goes on until they are done
 	$(BIN)/python -m scaling status $(SWEEP) $(ARGS)
 
-estimate: setup ## print what SWEEP costs: parameters, tokens, FLOPs, memory, hours
+estimate: setup ## print what SWEEP costs: parameters, tokens, FLOPs, memory, hours, money (ARGS='--peak-tflops 989 --price 2.5')
 	$(BIN)/python -m scaling estimate $(SWEEP) $(if $(DEVICES),--devices $(DEVICES)) $(ARGS)
 
 plots: setup ## draw the figures of SWEEP's results, and the paper's own beside them
@@ -63,6 +63,7 @@ bench: setup ## measure steps, memory and data side by side with what a user wou
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
 	$(BIN)/python benchmarks/data.py --out results/bench/data.json
 	$(BIN)/python benchmarks/memory.py --out results/bench/memory.json
+	$(BIN)/python benchmarks/memory_estimate.py --out results/bench/memory_estimate.json
 	$(BIN)/python benchmarks/train_step.py --shape wide --eager --out results/bench/wide-eager.json
 	$(BIN)/python benchmarks/train_step.py --shape wide --bf16 --out results/bench/wide.json
 	$(BIN)/python benchmarks/train_step.py --shape narrow --only block full 'Hugging Face Llama' --out results/bench/narrow.json

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser
 
-from analysis.errors import AnalysisError, FitError, OutputError
+from analysis.errors import AnalysisError, FitError, OutputError, TableError
 
 
 def collect(runs: Path, out: Path) -> None:
@@ -121,7 +121,7 @@ def multiplier(
 
 
 def plots(table: Path, columns: dict[str, str] | None = None, out: Path | None = None) -> None:
-    """Draw every figure as PNG and SVG into FOLDER/figures.
+    """Draw every figure that the folder has numbers for as PNG and SVG into FOLDER/figures.
 
     Args:
         table: results folder, or a table of runs (CSV)
@@ -129,17 +129,24 @@ def plots(table: Path, columns: dict[str, str] | None = None, out: Path | None =
         out: folder to draw into; figures/ in the results folder if one is given
     """
     from analysis.curves import load_curves
-    from analysis.figures import draw_all, draw_laws
+    from analysis.design import Design, design
+    from analysis.figures import draw_all, draw_beside, draw_laws
     from analysis.losses import is_bare, load_losses
-    from analysis.runs import load
+    from analysis.runs import check_ladder, read_runs
 
     bare = is_bare(table, columns)
     folder = out or (table / "figures" if table.is_dir() else None)
     if folder is None:
         raise OutputError(f"{table} is not a results folder: say where the figures go with --out FOLDER")
     if not bare:
-        runs = load(table, columns)
-        _print_paths(draw_all(runs, load_curves(runs.path.parent), folder))
+        runs = read_runs(table, columns)
+        drawn = draw_all(runs, load_curves(runs.path.parent), folder)
+        drawn += draw_beside(runs, folder) if table.is_dir() else []
+        if not drawn:
+            check_ladder(runs)
+        _print_paths(drawn)
+        if design(runs) is Design.OTHER:
+            print("no loss against compute: `python -m analysis multiplier` says what it lacks")
     elif drawn := draw_laws(load_losses(table, columns), folder):
         _print_paths(drawn)
     else:
@@ -158,14 +165,24 @@ def report(
         columns: our names of columns with the table's, for example '{val_loss: loss, params: N, tokens: D}'
     """
     from analysis.curves import load_curves
+    from analysis.design import Design, design
     from analysis.ledgers import leading
     from analysis.report import write_report
-    from analysis.runs import load
+    from analysis.report_arms import write_arms_report
+    from analysis.runs import check_ladder, read_runs
 
     if not folder.is_dir():
         raise OutputError(f"{folder} is not a folder: a report is written into the results folder that holds runs.csv")
-    runs = load(folder, columns)
+    runs = read_runs(folder, columns)
     curves = load_curves(folder)
+    if claim is not None and design(runs) is not Design.LADDER:
+        raise TableError(
+            f"{runs.path} is no ladder of sizes and has no multiplier to hold a claim against: leave it out"
+        )
+    if design(runs) is not Design.LADDER and runs.ledgers and (pages := write_arms_report(runs, curves, folder)):
+        _print_paths(pages)
+        return
+    check_ladder(runs)
     _print_paths(write_report(runs, curves, leading(runs.ledgers), folder, claim, margin))
 
 
@@ -189,6 +206,30 @@ def compare(first: Path, second: Path, ledger: str | None = None, columns: dict[
     for runs in (one, two):
         print_hygiene(console, runs)
     print_comparison(console, chosen, (str(first), str(second)), side_by_side(one, two, chosen))
+
+
+def mixing(run: Path, text: str | None = None, out: Path | None = None) -> None:
+    """Solve for a trained run's depth mixing matrix and its semiseparable rank; write and draw it.
+
+    Args:
+        run: directory of a run with its checkpoint, for example runs/demo/block-cpu-8x64-s0-581a3b6e
+        text: text whose tokens are mixed; the first of the run's validation text if not given
+        out: folder for mixing.csv, mixing.png and mixing.svg; the run's own if not given
+    """
+    from analysis.figures import render
+    from analysis.figures.mixing import mixing_map
+    from analysis.mixing import mixing_of_run, mixing_text, summary
+    from analysis.store import write
+
+    found = mixing_of_run(run, text)
+    print(summary(found))
+    folder, figure = out or run, mixing_map(found)
+    _print_paths(
+        [
+            write(folder / "mixing.csv", mixing_text(found)),
+            *(write(folder / f"mixing.{kind}", render(figure, kind)) for kind in ("png", "svg")),
+        ]
+    )
 
 
 def power(
@@ -263,7 +304,9 @@ def calibrate(tables: int = 20_000, seed: int = 0, out: Path | None = None) -> N
         )
 
 
-VERBS: tuple[Callable[..., None], ...] = (collect, fit, multiplier, plots, report, compare, power, calibrate)
+VERBS: tuple[Callable[..., None], ...] = (
+    *(collect, fit, multiplier, plots, report, compare, mixing, power, calibrate),
+)
 
 
 class _Parser(ArgumentParser):
@@ -276,13 +319,13 @@ class _Parser(ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit status: 0, or 2 with one line on stderr for an error the user can mend."""
-    from scaling.records import RecordError
+    from scaling.errors import ScalingError
 
     chosen = _parser().parse_args(arguments)
     verb = next(verb for verb in VERBS if verb.__name__ == chosen.verb)
     try:
         verb(**vars(chosen[chosen.verb]))
-    except (AnalysisError, RecordError, OSError) as error:
+    except (AnalysisError, ScalingError, OSError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     return 0

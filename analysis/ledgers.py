@@ -17,7 +17,7 @@ SOURCES = (
 )
 """The columns that can say what a run's compute was."""
 
-_SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 @dataclass(frozen=True)
@@ -58,4 +58,9 @@ def axis_unit(ledger: str, largest: float) -> Unit:
     if largest >= PFLOPS_DAY / 100:
         return Unit(PFLOPS_DAY, "PFLOP/s-days")
     power = 3 * math.floor(math.log10(largest) / 3)
-    return Unit(10.0**power, f"10{str(power).translate(_SUPERSCRIPT)} FLOPs" if power > 0 else "FLOPs")
+    return Unit(10.0**power, f"{power_text(power)} FLOPs" if power > 0 else "FLOPs")
+
+
+def power_text(power: int) -> str:
+    """A power of ten as people write it: "10⁻⁵"."""
+    return f"10{str(power).translate(_SUPERSCRIPT)}"

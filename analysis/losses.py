@@ -17,9 +17,10 @@ from pathlib import Path
 
 import numpy as np
 
+from analysis.columns import check_printable
 from analysis.errors import TableError
 from analysis.pairing import BASELINE, Finding, size_points
-from analysis.runs import Runs, check_printable, find_table, renamed
+from analysis.runs import Runs, find_table, renamed
 
 ALL = "all rows"
 """The one arm of a bare table."""

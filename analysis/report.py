@@ -9,12 +9,13 @@ import pandas as pd
 
 from analysis.caveats import FEW_TOKENS, caveats, tokens_per_parameter
 from analysis.claim import MARGIN, check_claim
-from analysis.figures import draw_all
+from analysis.figures import draw_all, draw_beside
 from analysis.ledgers import COLUMN, axis_unit
 from analysis.multiplier import Multiplier, estimates
 from analysis.page import escape, figure_link, table, to_html
 from analysis.pairing import BASELINE, KINDS
 from analysis.report_checks import check_sections
+from analysis.report_pictures import picture_sections
 from analysis.runs import Runs
 from analysis.store import package_version, write
 from analysis.study import studies
@@ -48,7 +49,8 @@ def write_report(
     """
     if claim is not None:
         check_claim(claim, margin)
-    figures = [path for path in draw_all(runs, curves, folder / "figures", claim) if path.suffix == ".png"]
+    drawn = draw_all(runs, curves, folder / "figures", claim) + draw_beside(runs, folder / "figures")
+    figures = [path for path in drawn if path.suffix == ".png"]
     title = f"Compute multiplier: {folder.resolve().name}"
     markdown = page(runs, headline, [path.relative_to(folder) for path in figures], title, claim, margin)
     return [
@@ -82,8 +84,8 @@ def page(
         _answers(by_ledger),
         "\n".join(f"- `{ledger}`: {LEDGER_TEXT[ledger]}" for ledger in runs.ledgers),
         "## What was run",
-        _setting(runs),
-        _run_table(runs, headline),
+        setting(runs),
+        run_table(runs, headline),
         "## What each size says",
         figure_link(by_name["paired_losses"], "difference in loss per size"),
         _size_table(first),
@@ -92,10 +94,9 @@ def page(
         "## What would change the answer",
         "\n".join(f"- {escape(sentence)}" for sentence in caveats(runs, by_ledger, headline)),
         "## What was left out",
-        _hygiene(runs),
+        hygiene_text(runs),
     ]
-    if "training_curves" in by_name:
-        sections += ["## Training", figure_link(by_name["training_curves"], "loss against tokens, one panel a size")]
+    sections += picture_sections(by_name)
     rest = [ledger for ledger in runs.ledgers if ledger != headline]
     if rest:
         sections.append("## Loss against compute in the other ledgers")
@@ -105,10 +106,15 @@ def page(
         sections.append("## Loss against parameters and tokens")
         sections += [figure_link(path, "best use of compute") for path in laws]
     sections.append(
-        f"Made from `{runs.path.name}` (sha256 `{runs.sha256}`) by attnres-scaling {escape(package_version())}. "
-        "The verbs `multiplier` and `fit` write the same in full precision, to `multiplier.json` and `fit.json`."
+        f"{made_from(runs)} The verbs `multiplier` and `fit` write the same in full precision, to `multiplier.json` "
+        "and `fit.json`."
     )
     return "\n\n".join(sections) + "\n"
+
+
+def made_from(runs: Runs) -> str:
+    """Which bytes of which file the page says."""
+    return f"Made from `{runs.path.name}` (sha256 `{runs.sha256}`) by attnres-scaling {escape(package_version())}."
 
 
 def _answers(by_ledger: dict[str, list[Multiplier]]) -> str:
@@ -128,7 +134,8 @@ def _answers(by_ledger: dict[str, list[Multiplier]]) -> str:
     return table(("arm", "ledger", "M", "95 % interval", "sizes", "in the baseline's range", "remark"), rows)
 
 
-def _setting(runs: Runs) -> str:
+def setting(runs: Runs) -> str:
+    """What the finished runs have in common, as a list."""
     finished = runs.table[runs.table["status"] == "finished"]
     sizes = finished.sort_values("params")["size"].unique()
     facts = {
@@ -159,7 +166,8 @@ def _range(values: pd.Series, unit: str = "") -> str:
     return "" if values.isna().all() else range_text((values.min(), values.max())) + unit
 
 
-def _run_table(runs: Runs, headline: str) -> str:
+def run_table(runs: Runs, headline: str) -> str:
+    """Every run of the table, with its compute in one ledger."""
     compute = runs.table[COLUMN[headline]]
     unit = axis_unit(headline, compute.max())
     rows = [
@@ -220,7 +228,8 @@ def _method(multipliers: Sequence[Multiplier]) -> str:
     )
 
 
-def _hygiene(runs: Runs) -> str:
+def hygiene_text(runs: Runs) -> str:
+    """What became of every row of the table."""
     h = runs.hygiene
     counts = f"{h.rows_read} rows were read, {h.rows_finished} of them finished runs; {h.pairs_used} pairs were used."
     if not h.findings:

@@ -13,13 +13,13 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.columns import check_printable
 from analysis.errors import TableError
 from analysis.ledgers import COLUMN, SOURCES
 from analysis.loss_rounding import rounding_step, rounding_text
 from analysis.pairing import BASELINE, Finding, Hygiene, pair
 from analysis.powerlaw import MIN_POINTS
 from scaling.compute import PFLOPS_DAY
-from scaling.records import CONTROL_CHARACTERS
 
 NUMBERS = (
     *("val_loss", "train_loss", "params", "params_total", "tokens", "steps", "batch_tokens", "seq_len"),
@@ -29,6 +29,11 @@ TEXTS = (
     *("run", "size", "variant", "status", "data", "data_hash", "batches_hash", "schedule", "tuning"),
     *("machine", "note"),
 )
+BESIDE = (
+    *("curves.csv", "training.csv", "dynamics.csv", "depth.csv", "depth_weights.csv"),
+    *("ablations.csv", "block_size.csv", "shape_grid.csv"),
+)
+"""What a results folder may hold beside its table of runs."""
 _MAY_BE_ZERO = ("superseded_rows", "damaged_rows")
 _NEEDED = {
     "size": "a name for each pair of shapes that are compared",
@@ -67,7 +72,14 @@ class Runs:
 
 
 def load(table: str | Path, columns: Mapping[str, str] | None = None) -> Runs:
-    """Read and check a table of runs.
+    """Read and check a table of runs that a multiplier can be estimated from: `read_runs`, then `check_ladder`."""
+    runs = read_runs(table, columns)
+    check_ladder(runs)
+    return runs
+
+
+def read_runs(table: str | Path, columns: Mapping[str, str] | None = None) -> Runs:
+    """Read a table of runs and check every row.
 
     Needed are the columns size, variant, val_loss and some compute; seed (0) and status (finished) may be left out.
     A byte-order mark, CRLF, other columns and scientific notation are fine.
@@ -96,22 +108,23 @@ def load(table: str | Path, columns: Mapping[str, str] | None = None) -> Runs:
     step = rounding_step(finished["val_loss"])
     rounded = [Finding("rounded losses", "every finished run", rounding_text(step))] if step else []
     hygiene = Hygiene(len(rows), len(finished), len(pairs), (*copies, *findings, *rounded))
-    _check_pairs(path, pairs, hygiene)
-    runs = Runs(path, hashlib.sha256(data).hexdigest(), frame, pairs, hygiene, step, dict(columns or {}))
+    return Runs(path, hashlib.sha256(data).hexdigest(), frame, pairs, hygiene, step, dict(columns or {}))
+
+
+def check_ladder(runs: Runs) -> None:
+    """Raise TableError unless some arm is paired with the baseline at enough sizes, with compute in one ledger."""
+    path, hygiene = runs.path, runs.hygiene
+    sizes = runs.pairs.groupby("arm")["size"].nunique()
+    most = int(sizes.max()) if len(sizes) else 0
+    if most < MIN_POINTS:
+        lost = "; ".join(f"{f.subject}: {f.reason}" for f in hygiene.losses[:3])
+        more = f" (and {len(hygiene.losses) - 3} more)" if len(hygiene.losses) > 3 else ""
+        raise TableError(
+            f"{path} has {most} paired sizes and a fit needs {MIN_POINTS}: train more sizes in both arms"
+            + (f", or mend what was left out: {lost}{more}" if lost else "")
+        )
     if not runs.ledgers:
         raise TableError(f"{path} has no pair with both runs' compute in one ledger: fill in one of {SOURCES}")
-    return runs
-
-
-def check_printable(path: Path, text: str) -> None:
-    """Refuse a table whose text would command the terminal it is printed on.
-
-    Raises:
-        TableError: it holds control characters.
-    """
-    if found := CONTROL_CHARACTERS.search(text):
-        line = text.count("\n", 0, found.start()) + 1
-        raise TableError(f"{path} line {line} holds a control character ({found[0]!r}): remove it")
 
 
 def find_table(table: Path) -> Path:
@@ -119,7 +132,7 @@ def find_table(table: Path) -> Path:
     if table.is_dir():
         if (table / "runs.csv").is_file():
             return table / "runs.csv"
-        others = [path for path in table.glob("*.csv") if path.name != "curves.csv"]
+        others = [path for path in table.glob("*.csv") if path.name not in BESIDE]
         if len(others) == 1:
             return others[0]
         raise TableError(f"{table} holds no runs.csv: write it with `python -m analysis collect RUNS {table}`")
@@ -282,15 +295,3 @@ def _check_arms(path: Path, frame: pd.DataFrame) -> None:
         )
     if len(variants) == 1:
         raise TableError(f"{path} has one arm only, {BASELINE!r}: a multiplier needs another arm at the same sizes")
-
-
-def _check_pairs(path: Path, pairs: pd.DataFrame, hygiene: Hygiene) -> None:
-    sizes = pairs.groupby("arm")["size"].nunique()
-    most = int(sizes.max()) if len(sizes) else 0
-    if most < MIN_POINTS:
-        lost = "; ".join(f"{f.subject}: {f.reason}" for f in hygiene.losses[:3])
-        more = f" (and {len(hygiene.losses) - 3} more)" if len(hygiene.losses) > 3 else ""
-        raise TableError(
-            f"{path} has {most} paired sizes and a fit needs {MIN_POINTS}: train more sizes in both arms"
-            + (f", or mend what was left out: {lost}{more}" if lost else "")
-        )

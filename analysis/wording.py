@@ -13,7 +13,24 @@ LEDGER_TEXT = {
     "paper": "6 x activated parameters outside embedding and head, plus causal attention; no head, no depth mixing",
     "seconds": "device seconds of training steps: what the machine and this implementation make of it",
 }
-_NAMES = {BASELINE: "Baseline", "block": "Block AttnRes", "full": "Full AttnRes", "mhc_lite": "mHC-lite"}
+_NAMES = {
+    BASELINE: "Baseline",
+    "attnres": "AttnRes",
+    "block": "Block AttnRes",
+    "full": "Full AttnRes",
+    "mhc_lite": "mHC-lite",
+    "mhc": "mHC",
+    "hyper_connections": "Hyper-connections",
+    "denseformer": "DenseFormer",
+    "highway": "Highway",
+    "full_input_query": "Full (query from input)",
+    "full_scalars": "Full (learned scalars)",
+    "full_sigmoid": "Full (sigmoid)",
+    "full_no_key_norm": "Full (no key norm)",
+    "full_window": "Full (last 8 outputs)",
+    "block_heads": "Block (16 heads)",
+    "block_no_key_norm": "Block (no key norm)",
+}
 _LONGEST = 24
 
 

@@ -228,7 +228,7 @@ def main() -> int:
     parser.add_argument("--sweep", type=Path, default=Path("sweeps/demo.yaml"))
     parser.add_argument("--reference", type=Path, default=Path("runs/demo"))
     parser.add_argument("--folder", type=Path, default=Path("runs/disturbed"), help="made anew, as a tmpfs")
-    parser.add_argument("--megabytes", type=int, default=96, help="size of that tmpfs")
+    parser.add_argument("--megabytes", type=int, default=160, help="size of that tmpfs")
     parser.add_argument("--faults", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--mean-wait", type=float, default=9.0, help="seconds between two faults, on average")

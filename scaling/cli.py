@@ -21,6 +21,7 @@ from scaling.errors import (
     Stopped,
 )
 from scaling.loading import given_overrides, load, override_arguments
+from scaling.process import quieten_libraries
 
 if TYPE_CHECKING:
     from scaling.records import RunDirectory
@@ -34,6 +35,7 @@ RUN_GROUPS = {"model": ModelConfig, "residual": ResidualConfig, **SWEEP_GROUPS}
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one verb; returns the exit status: 0 done, 1 a sweep has failures, 2 something the user can mend."""
+    quieten_libraries()
     parser = _parser()
     try:
         given = parser.parse_args(arguments)
@@ -128,35 +130,64 @@ def status(given: Any) -> int:
     """Where runs stand."""
     from scaling.records import find_runs
     from scaling.sweep.plan import read_plan
-    from scaling.sweep.tables import status_table, wide_console
+    from scaling.sweep.standing import Roster
+    from scaling.sweep.tables import wide_console
+    from scaling.sweep.watch import follow, standing_table
 
-    path = Path(given.path)
+    path, console = Path(given.path), wide_console()
     if path.is_dir():
-        directories = find_runs(path)
+        roster = Roster(lambda: find_runs(path))
     else:
-        directories = [run.directory for run in read_plan(path, given_overrides(given, SWEEP_GROUPS)).runs]
-    wide_console().print(status_table(directories))
+        runs = read_plan(path, given_overrides(given, SWEEP_GROUPS)).runs
+        directories = [run.directory for run in runs]
+        roster = Roster(lambda: directories, runs)
+    if given.watch:
+        follow(roster, console)
+    else:
+        console.print(standing_table(roster.standings(), console.width))
     return 0
 
 
 def estimate(given: Any) -> int:
     """What a sweep will cost."""
-    from scaling.memory import training_memory
-    from scaling.sweep.estimate import Rate
-    from scaling.sweep.plan import read_plan
-    from scaling.sweep.tables import estimate_tables, wide_console
+    from rich.progress import Progress
 
+    from scaling.sweep.estimate import ASSUMED_UTILISATION, device_memory, rate_of_peak
+    from scaling.sweep.estimate_tables import compute_table, cost_table, memory_table, parameters_table
+    from scaling.sweep.footprint import footprints
+    from scaling.sweep.plan import read_plan
+    from scaling.sweep.tables import error_console, wide_console
+
+    for option in ("mfu", "peak-tflops", "price", "device-memory", "node-devices"):
+        _check_positive(given, option, most=1 if option == "mfu" else sys.float_info.max)
+    if given.mfu is not None and given.peak_tflops is None:
+        raise ConfigError("--mfu is a share of the peak: give --peak-tflops too")
     plan = read_plan(given.sweep, given_overrides(given, SWEEP_GROUPS))
-    if given.tflops is not None and not 0 < given.tflops < float("inf"):
-        raise ConfigError(f"--tflops is {given.tflops:g}: must be greater than 0")
-    if given.tflops is not None:
-        rate = Rate(given.tflops * 1e12, f"{given.tflops:g} TFLOP/s a device, as given")
+    execution, node_devices = plan.runs[0].execution, given.node_devices
+    if given.peak_tflops is not None:
+        rate = rate_of_peak(given.peak_tflops, given.mfu or ASSUMED_UTILISATION)
     else:
-        _, rate, _ = _resources(plan.runs, given.devices)
+        slots, rate, _ = _resources(plan.runs, given.devices)
+        node_devices = node_devices or len(slots) * execution.devices
+    given_memory = given.device_memory
+    memory = device_memory(execution.accelerator) if given_memory is None else given_memory * 2**30
+
     console = wide_console()
-    for table in estimate_tables(plan.runs, rate, [training_memory(run) for run in plan.runs]):
-        console.print(table)
+    console.print(parameters_table(plan.runs))
+    console.print(compute_table(plan.runs))
+    console.print(cost_table(plan.runs, rate, node_devices, given.price))
+    with Progress(console=error_console(), transient=True) as progress:
+        task = progress.add_task("counting memory", total=2 * len(plan.runs))
+        counted = footprints(plan.runs, memory, lambda: progress.advance(task))
+    console.print(memory_table(plan.runs, counted, memory))
     return 0
+
+
+def _check_positive(given: Any, option: str, most: float) -> None:
+    value = given[option.replace("-", "_")]
+    if value is not None and not 0 < value <= most:
+        at_most = f" and at most {most:g}" if most == 1 else ""
+        raise ConfigError(f"--{option} is {value:g}: must be greater than 0{at_most}")
 
 
 VERBS = {"prepare": prepare, "train": train, "sweep": sweep, "status": status, "estimate": estimate}
@@ -216,10 +247,17 @@ def _parser() -> ArgumentParser:
 
     own = verb("status", "print where runs stand, from their files", SWEEP_GROUPS)
     own.add_argument("path", type=str, help="file of a sweep, or a folder of runs")
+    own.add_argument("--watch", action="store_true", help="go on until no run is left to wait for")
 
     own = verb("estimate", "print parameters, tokens, FLOPs by ledger, memory and device hours", SWEEP_GROUPS)
     own.add_argument("sweep", type=str, help="file of a sweep")
-    own.add_argument("--tflops", type=float, default=None, help="TFLOP/s that a device reaches; measured if not given")
+    own.add_argument("--peak-tflops", type=float, help="peak TFLOP/s of a device, dense, at the precision of training")
+    own.add_argument(
+        "--mfu", type=float, help="share of that peak that is reached, in the `model` ledger; 0.4 if not given"
+    )
+    own.add_argument("--price", type=float, help="of a device hour, in whatever currency")
+    own.add_argument("--device-memory", type=float, help="GiB of a device; the GPU's here if not given")
+    own.add_argument("--node-devices", type=int, help="devices of a node, for node hours; this machine's if not given")
     _add_devices(own)
     return parser
 

@@ -158,9 +158,11 @@ class ResidualConfig(Checked):
     """Which residual scheme, the independent variable, and its own options."""
 
     scheme: str = "baseline"
-    """Name of a registered scheme: baseline, block, full, or one of yours."""
+    """Name of a registered scheme: baseline, block, full, highway, denseformer, hyper_connections, mhc, mhc_lite, or
+    one of yours."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Options of that scheme, for example {n_blocks: 8} or {block_size: 4} (in sublayers) for block."""
+    """Options of that scheme, for example {n_blocks: 8} or {block_size: 4} (in sublayers) for block. AttnRes's
+    ablations are options of block and full: query, mixing, activation, key_norm, n_heads, and full's window."""
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,12 @@
-"""What a training process asks of the system: to keep its freed memory, and to end with the process that started it."""
+"""What a process asks of the system and of libraries: kept memory, an end with the process that started it, silence."""
 
 import ctypes
 import ctypes.util
+import logging
 import os
 import signal
 import sys
+import warnings
 
 PARENT = "SCALING_PARENT"
 """Environment variable with the number of the process that started this one: a sweep, or a run's first process."""
@@ -42,3 +44,12 @@ def end_with_parent(ending: signal.Signals = signal.SIGTERM) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(ending))
     if str(os.getppid()) != parent:  # it died before the call
         os.kill(os.getpid(), ending)
+
+
+def quieten_libraries() -> None:
+    """Keep libraries' remarks on the machine, on loaders and on kernels from what a command prints."""
+    for name in ("lightning.pytorch", "lightning.fabric", "transformers"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module="lightning")
+    warnings.filterwarnings("ignore", message="There is a performance drop", category=UserWarning)  # vmap's, of Muon
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")  # which nothing here changes in place

@@ -145,7 +145,7 @@ def test_a_sweep_from_plan_to_status(capsys, sweep_file, tiny_run):
     assert main(["sweep", str(sweep_file)]) == 0
     assert "all 4 runs are finished" in capsys.readouterr().out
     assert main(["status", str(sweep_file)]) == 0
-    assert capsys.readouterr().out.count("finished") == 4
+    assert "4 finished" in capsys.readouterr().out
     assert main(["sweep", str(sweep_file)]) == 0
     assert "0 of 4 runs to do" in capsys.readouterr().out
     assert main(["estimate", str(sweep_file)]) == 0
@@ -247,16 +247,6 @@ def test_the_runs_of_a_killed_sweep_end_with_it(endless_sweep, tiny_run):
     wait_until(lambda: Path(tiny_run.execution.runs_folder, "tiny").is_dir() and running())
     process.kill()
     wait_until(lambda: running() == [])
-
-
-@pytest.mark.parametrize("rate", ["0", "-1", ".inf", "fast"])
-def test_estimate_at_an_impossible_rate(capsys, sweep_file, rate):
-    assert len(complaint_of(capsys, "estimate", sweep_file, "--tflops", rate)) == 1
-
-
-def test_estimate_at_a_given_rate(capsys, sweep_file):
-    assert main(["estimate", str(sweep_file), "--tflops", "100"]) == 0
-    assert "100 TFLOP/s a device, as given" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks the kernel")

@@ -40,7 +40,7 @@ def problems_of(values, cls=RunConfig):
         ("model.head_dim", 33, "model.head_dim is 33: must be even"),
         ("model.n_kv_heads", 3, "n_kv_heads must divide n_heads"),
         ("model.name", "a/b", "model.name is 'a/b': must be letters"),
-        ("residual.scheme", "blok", "residual.scheme is 'blok': must be one of baseline, block, full"),
+        ("residual.scheme", "blok", "residual.scheme is 'blok': must be one of baseline, block, denseformer, full"),
         ("residual", {"scheme": "block", "options": {"n_blocks": 0}}, "residual.options.n_blocks is 0: must be"),
         ("data.vocab_size", 70, "data.vocab_size is 70: must be from 257"),
         ("data.vocab_size", 2**33, "(what a uint32 shard holds)"),

@@ -1,6 +1,7 @@
 """One style for every figure: for half a page's width, for colour-blind readers, and for print in grey.
 
-Colours are Okabe and Ito's, which common forms of colour blindness keep apart; in grey, markers and dashes do.
+The schemes' colours are Okabe and Ito's and one of Tol's, which common forms of colour blindness keep apart; in grey,
+markers and dashes do.
 """
 
 from __future__ import annotations
@@ -68,11 +69,23 @@ _KNOWN = {
     "block": Look("#0072b2", "s", (0, (5, 1.2))),
     "full": Look("#d55e00", "^", (0, (2.5, 1))),
     "mhc_lite": Look("#009e73", "D", (0, (6, 1, 1, 1))),
+    "mhc": Look("#882255", "d", (0, (3, 1, 3, 1, 1, 1))),
+    "hyper_connections": Look("#56b4e9", "8", (0, (7, 1, 2, 1))),
+    "denseformer": Look("#e69f00", "h", (0, (1.5, 0.8))),
+    "highway": Look("#cc79a7", "p", (0, (9, 1.5))),
+    # Ablations are shades of the scheme that they change.
+    "full_input_query": Look("#8f3f00", "*", (0, (4, 1))),
+    "full_scalars": Look("#f2a36e", "H", (0, (1, 0.8, 3, 0.8))),
+    "full_sigmoid": Look("#b5532a", "v", (0, (6, 2))),
+    "full_no_key_norm": Look("#e88a52", "<", (0, (2, 2))),
+    "full_window": Look("#f7c6a3", ">", (0, (1, 3))),
+    "block_heads": Look("#003f63", "P", (0, (7, 1, 1, 1, 1, 1))),
+    "block_no_key_norm": Look("#7fb3d5", "X", (0, (3, 3))),
 }
 _OTHERS = (
-    Look("#cc79a7", "v", (0, (1, 1))),
-    Look("#e69f00", "P", (0, (4, 1, 1, 1, 1, 1))),
-    Look("#56b4e9", "X", (0, (8, 2))),
+    Look("#999933", "v", (0, (1, 1))),
+    Look("#6a3d9a", "P", (0, (4, 1, 1, 1, 1, 1))),
+    Look("#44aa99", "X", (0, (8, 2))),
     Look("#8c6d31", "<", (0, (3, 2))),
     Look("#7f7f7f", ">", (0, (1, 2))),
 )

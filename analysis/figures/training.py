@@ -9,14 +9,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from analysis.curves import loss_column, smoothed
 from analysis.figures.layout import NICE_STEPS, legend_above, new_figure
 from analysis.figures.style import Look, looks, styled
 from analysis.pairing import BASELINE
 from analysis.runs import Runs
 from analysis.wording import arm_name, shorten
 
-_ENOUGH_VALIDATIONS = 5
-_SKIPPED = 0.2
+LOSS_TEXT = {"val_loss": "validation loss", "train_loss": "training loss, running mean"}
+SKIPPED = 0.2
 """Share of the tokens at the start of training that does not decide how far the loss axis reaches."""
 
 
@@ -31,21 +32,19 @@ def training_curves(runs: Runs, curves: pd.DataFrame) -> Figure:
         curves: columns run, variant, size, seed, tokens, train_loss, val_loss (NaN where missing).
     """
     curves = curves[curves["run"].isin(runs.table["run"])]
-    validated = curves.groupby("run")["val_loss"].count().median() >= _ENOUGH_VALIDATIONS
-    column = "val_loss" if validated else "train_loss"
+    column = loss_column(curves)
     look = looks([BASELINE, *runs.arms])
     order = runs.table[runs.table["size"].isin(curves["size"])].sort_values("params")["size"].unique()
     rows = math.ceil(len(order) / 2)
     figure = new_figure(0.5 + 1.35 * rows)
     panels = figure.subplots(rows, min(2, len(order)), squeeze=False).flat
-    scale, unit = _unit(curves["tokens"].max())
+    scale, unit = tokens_unit(curves["tokens"].max())
     for size, axes in zip(order, panels, strict=False):
         _draw_panel(axes, curves[curves["size"] == size], column, look, scale)
         axes.set_title(shorten(size))
     figure.supxlabel(f"tokens{unit}", fontsize=8)
-    figure.supylabel(
-        f"{'validation loss' if validated else 'training loss, running mean'} (nats per token)", fontsize=8
-    )
+    between = " " if rows > 1 else "\n"
+    figure.supylabel(f"{LOSS_TEXT[column]}{between}(nats per token)", fontsize=8)
     entries = {arm_name(v): look[v].line() for v in look if v in set(curves["variant"])}
     spare = next(panels, None)
     if spare is None:
@@ -56,7 +55,8 @@ def training_curves(runs: Runs, curves: pd.DataFrame) -> Figure:
     return figure
 
 
-def _unit(largest: float) -> tuple[float, str]:
+def tokens_unit(largest: float) -> tuple[float, str]:
+    """A unit in which a number of tokens needs no exponent: its size, and how a label names it."""
     units = ((1e9, " (billion)"), (1e6, " (million)"), (1e3, " (thousand)"))
     return next(((scale, name) for scale, name in units if largest >= scale), (1.0, ""))
 
@@ -66,10 +66,9 @@ def _draw_panel(axes: Axes, curves: pd.DataFrame, column: str, look: dict[str, L
     for variant in look:
         for _, run in curves[curves["variant"] == variant].groupby("run"):
             points = run.dropna(subset=[column]).sort_values("tokens")
-            window = 1 if column == "val_loss" else max(1, len(points) // 20)
-            loss = points[column].rolling(window, min_periods=1).mean()
+            loss = smoothed(points[column], column)
             axes.plot(points["tokens"] / scale, loss, color=look[variant].colour, linestyle=look[variant].dashes)
-            shown = loss[points["tokens"] >= _SKIPPED * points["tokens"].max()]
+            shown = loss[points["tokens"] >= SKIPPED * points["tokens"].max()]
             lowest, highest = min(lowest, shown.min()), max(highest, shown.max())
     if lowest < highest:
         axes.set_ylim(lowest - 0.05 * (highest - lowest), highest + 0.05 * (highest - lowest))

@@ -1,4 +1,4 @@
-"""How long runs will take: from runs of the same folder if any is measured, else from the machine's own speed."""
+"""How long runs will take: at a given rate, else as runs of the same folder, else by the machine's own speed."""
 
 from __future__ import annotations
 
@@ -25,6 +25,20 @@ class Rate:
 def device_seconds(config: RunConfig, rate: Rate) -> float:
     """Device seconds of a whole run."""
     return flops_per_token(config.shape, "model") * config.tokens / rate.flops
+
+
+def rate_of_peak(peak_tflops: float, utilisation: float = ASSUMED_UTILISATION) -> Rate:
+    """The rate of a device that reaches a share of its peak in the `model` ledger."""
+    return Rate(utilisation * peak_tflops * 1e12, f"{utilisation:.3g} of a peak of {peak_tflops:g} TFLOP/s a device")
+
+
+def device_memory(accelerator: str) -> float | None:
+    """Bytes of the smallest GPU that torch sees; None without one, or where runs go to the CPU."""
+    import torch
+
+    if accelerator == "cpu" or not torch.cuda.is_available():
+        return None
+    return min(torch.cuda.get_device_properties(i).total_memory for i in range(torch.cuda.device_count()))
 
 
 def rate_of_slots(runs: Sequence[RunConfig], directories: Sequence[RunDirectory], slots_per_device: float) -> Rate:

@@ -1,9 +1,7 @@
-"""The tables that `sweep`, `status` and `estimate` print."""
+"""The tables that `sweep` prints, and how every table of runs says things."""
 
 from __future__ import annotations
 
-import time
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from scaling.compute import FLOP_LEDGERS, flops_per_token, non_embedding_parameters, parameters
+from scaling.compute import flops_per_token, non_embedding_parameters, parameters
 from scaling.config import RunConfig
 from scaling.errors import RecordError
 from scaling.records import RunDirectory
@@ -26,6 +24,15 @@ STATE_STYLES = {
     "lost": "yellow",
     "damaged": "red",
 }
+
+
+def run_table(title: str | None, *headings: str) -> Table:
+    """A table with one row a run: its name, which is never wrapped, then numbers."""
+    table = Table(title=title)
+    table.add_column("run", no_wrap=True)
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    return table
 
 
 def plan_table(runs: Sequence[RunConfig], directories: Sequence[RunDirectory], rate: Rate) -> Table:
@@ -46,66 +53,6 @@ def plan_table(runs: Sequence[RunConfig], directories: Sequence[RunDirectory], r
             duration(device_seconds(config, rate)),
         )
     return table
-
-
-def status_table(directories: Sequence[RunDirectory]) -> Table:
-    """Where runs stand, from their files alone."""
-    table = Table("run", "state")
-    for heading in ("step", "tokens/s", "utilisation", "loss", "validation", "updated"):
-        table.add_column(heading, justify="right")
-    table.add_column("message")
-    for run in directories:
-        status = readable_status(run)
-        result = run.read_result() if status["state"] == "finished" else None
-        table.add_row(
-            run.name,
-            styled_state(status["state"]),
-            f"{status['step']}/{status['steps']}" if "step" in status else "",
-            f"{status['tokens_per_second']:,.0f}" if "tokens_per_second" in status else "",
-            f"{status['utilisation']:.1%}" if "utilisation" in status else "",
-            f"{status['loss']:.4f}" if "loss" in status else "",
-            f"{result['val_loss']:.4f}" if result else "",
-            f"{duration(time.time() - status['updated'])} ago" if "updated" in status else "",
-            escape(str(status.get("message", ""))),
-        )
-    return table
-
-
-def estimate_tables(runs: Sequence[RunConfig], rate: Rate, memory: Sequence[dict[str, int]]) -> list[Table]:
-    """Parameters, tokens, FLOPs by ledger, memory and device hours of each run, and in all."""
-    compute = Table("run", title=f"Compute, at {rate.description}")
-    for heading in ("parameters", "non-embedding", "tokens", "steps", *(f"FLOPs {x}" for x in FLOP_LEDGERS)):
-        compute.add_column(heading, justify="right")
-    compute.add_column("device hours", justify="right")
-    totals: Counter[str] = Counter()
-    for config in runs:
-        shape = config.shape
-        flops = {ledger: flops_per_token(shape, ledger) * config.tokens for ledger in FLOP_LEDGERS}
-        hours = device_seconds(config, rate) / 3600
-        totals.update({**flops, "tokens": config.tokens, "hours": hours})  # type: ignore[arg-type]
-        compute.add_row(
-            config.run_name,
-            number(sum(parameters(shape).values())),
-            number(non_embedding_parameters(shape)),
-            number(config.tokens),
-            str(config.steps),
-            *(f"{flops[ledger]:.4g}" for ledger in FLOP_LEDGERS),
-            f"{hours:.3g}",
-        )
-    compute.add_section()
-    compute.add_row(
-        "in all", "", "", number(totals["tokens"]), "", *(f"{totals[x]:.4g}" for x in FLOP_LEDGERS),
-        f"{totals['hours']:.3g}",
-    )  # fmt: skip
-
-    table = Table("run", "micro-batch", title="Memory on one device, MiB")
-    parts = list(memory[0])
-    for heading in (*parts, "in all"):
-        table.add_column(heading, justify="right")
-    for config, sizes in zip(runs, memory, strict=True):
-        mib = [sizes[part] / 2**20 for part in parts]
-        table.add_row(config.run_name, str(config.micro_batch), *(f"{m:,.1f}" for m in [*mib, sum(mib)]))
-    return [compute, table]
 
 
 def print_failures(console: Console, failures: Sequence[Failure]) -> None:
@@ -141,6 +88,11 @@ def number(value: float) -> str:
     return f"{value:g}"
 
 
+def significant(value: float) -> str:
+    """Three digits, or all of a whole number that has more."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def duration(seconds: float) -> str:
     """Seconds as a person says them."""
     if seconds < 90:
@@ -154,3 +106,8 @@ def wide_console() -> Console:
     """The console of the command line: at a terminal as wide as it is, else wide enough for a table."""
     console = Console()
     return console if console.is_terminal else Console(width=160)
+
+
+def error_console() -> Console:
+    """For what is not output: progress, which a pipe or a file does not want."""
+    return Console(stderr=True)

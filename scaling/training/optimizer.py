@@ -8,9 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Muon, Optimizer
+from torch.optim._muon import muon
 
 from scaling.config import TrainConfig
 from scaling.model.language_model import LanguageModel
+
+MUON_RATE = "match_rms_adamw"
 
 
 def parameter_groups(model: LanguageModel) -> dict[str, list[nn.Parameter]]:
@@ -42,10 +45,13 @@ def build_optimizer(model: LanguageModel, config: TrainConfig) -> Optimizer:
     others = [group for group in others if group["params"]]
     if config.optimizer == "adamw":
         return AdamW([hidden, *others], lr=config.lr, betas=config.betas, fused=True)
-    return Together(
-        muon=StackedMuon(groups["hidden"], lr=config.lr, weight_decay=config.weight_decay),
-        adamw=AdamW(others, lr=config.lr, betas=config.betas, fused=True),
-    )
+    matrices, stacks = ([p for p in groups["hidden"] if p.ndim == n] for n in (2, 3))
+    parts: dict[str, Optimizer] = {
+        "muon": Muon(matrices, config.lr, config.weight_decay, adjust_lr_fn=MUON_RATE),
+    }
+    if stacks:
+        parts["stacked_muon"] = StackedMuon(stacks, config.lr, config.weight_decay)
+    return Together(**parts, adamw=AdamW(others, lr=config.lr, betas=config.betas, fused=True))
 
 
 def learning_rate_factor(config: TrainConfig, steps: int, step: int) -> float:
@@ -63,30 +69,27 @@ def learning_rate_factor(config: TrainConfig, steps: int, step: int) -> float:
     return 1.0 if progress <= 0 else 1 - (1 - end) * progress
 
 
-class StackedMuon(Muon):
-    """Muon for matrices and for stacks (E, out, in) of them, of which it takes each by itself."""
+class StackedMuon(Optimizer):
+    """Muon for stacks (E, out, in) of matrices: each by itself, all of a stack at once."""
 
-    def __init__(self, parameters: list[nn.Parameter], lr: float, weight_decay: float):
-        self._stacks = [
-            (p, [nn.Parameter(matrix) for matrix in p.detach()])  # views: what moves them moves the stack
-            for p in parameters
-            if p.ndim == 3
-        ]
-        matrices = [p for p in parameters if p.ndim == 2] + [m for _, views in self._stacks for m in views]
-        super().__init__(matrices, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
+    def __init__(self, stacks: list[nn.Parameter], lr: float, weight_decay: float):
+        rule = Muon([nn.Parameter(torch.empty(1, 1))], lr, weight_decay, adjust_lr_fn=MUON_RATE).defaults
+        super().__init__(stacks, rule)
 
-    def step(self, closure: Any = None) -> Any:
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """One step of every matrix."""
-        for stack, views in self._stacks:
-            for view, grad in zip(views, stack.grad if stack.grad is not None else [None] * len(views), strict=True):
-                view.grad = grad
-        return super().step(closure)
+        for group in self.param_groups:
+            rule = {key: group[key] for key in self.defaults}
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients of matrices and stacks."""
-        super().zero_grad(set_to_none)
-        for stack, _ in self._stacks:
-            stack.grad = None
+            def one(matrix: Tensor, grad: Tensor, momentum: Tensor, rule: dict[str, Any] = rule) -> Tensor:
+                muon([matrix], [grad], [momentum], has_complex=False, **rule)
+                return matrix
+
+            for stack in group["params"]:
+                if "momentum_buffer" not in self.state[stack]:
+                    self.state[stack]["momentum_buffer"] = torch.zeros_like(stack)
+                torch.vmap(one)(stack, stack.grad, self.state[stack]["momentum_buffer"])
 
 
 class Together(Optimizer):
@@ -110,11 +113,6 @@ class Together(Optimizer):
         for part in self.parts.values():
             part.step()
         return loss
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients of every part's parameters."""
-        for part in self.parts.values():
-            part.zero_grad(set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
         """Each part's state under its name."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import logging
-import warnings
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -59,7 +57,6 @@ def train(config: RunConfig, console: Console) -> dict[str, Any]:
 
 
 def _train(run: RunDirectory, config: RunConfig, console: Console, stop: StopRequest) -> dict[str, Any]:
-    _quieten()
     data = TokenData(config)
     checkpoint, damaged = usable_checkpoint(run)
     message = _how_it_goes_on(checkpoint, damaged)
@@ -166,11 +163,3 @@ def weights_hash(model: torch.nn.Module) -> str:
         sha.update(name.encode())
         sha.update(whole(tensor).detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
     return sha.hexdigest()
-
-
-def _quieten() -> None:
-    """Keep libraries' remarks on the machine, on loaders and on kernels out of a run's log."""
-    for name in ("lightning.pytorch", "lightning.fabric", "transformers"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", module="lightning")
-    warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")  # which nothing here changes in place

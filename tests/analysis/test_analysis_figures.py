@@ -256,7 +256,7 @@ def test_every_figure_is_written_as_png_and_svg(swept, tmp_path):
     assert [path.name for path in paths[::2]] == [
         *(f"loss_compute_{ledger}.png" for ledger in ("model", "6nd", "paper", "seconds")),
         *("paired_losses.png", "forest.png", "multiplier_curve.png", "pinned_floors.png", "power.png"),
-        "training_curves.png",
+        *("training_curves.png", "loss_gap.png"),
     ]
     for path in paths:
         assert path.read_bytes().startswith(b"\x89PNG" if path.suffix == ".png" else b"<?xml")

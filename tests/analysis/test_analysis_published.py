@@ -31,7 +31,8 @@ def test_plots_draw_the_papers_own_figure(tmp_path, analysis):
     assert status == 0
     names = {path.name for path in tmp_path.iterdir()}
     figures = ["loss_compute_6nd", "loss_compute_paper", "paired_losses", "forest", "multiplier_curve"]
-    figures += ["pinned_floors", "power"]
+    figures += ["pinned_floors", "power", "loss_gap", "depth", "depth_weights_block", "ablations", "block_size"]
+    figures += ["shape_grid"]
     assert names == {f"{n}.{k}" for n in figures for k in ("png", "svg")}
 
 
@@ -61,3 +62,74 @@ def test_the_dictionary_names_every_column_and_key_that_an_analysis_writes(plant
     written |= keys(coverage_record(calibrate([("plain", Setting(3, 0.0, 0.002, 1.1))], 9), 0))
     missing = [name for name in written if f"`{name}`" not in text]
     assert missing == []
+
+
+def published(name):
+    return pd.read_csv(PUBLISHED / f"{name}.csv")
+
+
+def test_the_readme_names_every_file_and_column():
+    text = (PUBLISHED / "README.md").read_text()
+    files = sorted(PUBLISHED.glob("*.csv"))
+    assert len(files) == 7
+    for path in files:
+        assert f"`{path.name}`" in text
+        assert [column for column in pd.read_csv(path).columns if f"`{column}`" not in text] == []
+
+
+def test_the_arms_of_table_4_are_table_2s_where_both_have_them():
+    ours, table_2 = published("ablations"), published("attnres_table2")
+    assert (len(ours), ours["val_loss"].min(), ours["val_loss"].max()) == (12, 1.731, 1.767)
+    same = ours.merge(table_2, on=["size", "variant"])
+    assert sorted(same["variant"]) == ["baseline", "block", "full"]
+    for column in ("val_loss", "params", "tokens"):
+        assert (same[f"{column}_x"] == same[f"{column}_y"]).all()
+
+
+def test_block_sizes_agree_with_table_4_and_loss_rises_with_them():
+    losses = published("block_size").set_index("variant")["val_loss"]
+    table_4 = published("ablations").set_index("variant")["val_loss"]
+    assert (losses["baseline"], losses["full"], losses["block_size_4"]) == tuple(table_4[["baseline", "full", "block"]])
+    by_size = losses[["full", *(f"block_size_{2**i}" for i in range(1, 6))]]
+    assert by_size.is_monotonic_increasing
+    assert losses["baseline"] - losses["block_size_32"] == pytest.approx(0.009)
+
+
+def test_every_shape_gains_what_the_paper_says_and_the_optimum_moves():
+    grid = published("shape_grid").pivot(index="size", columns="variant", values="val_loss")
+    gains = grid["baseline"] - grid["attnres"]
+    assert len(gains) == 25
+    assert (gains.min(), gains.max()) == (pytest.approx(0.019), pytest.approx(0.063))
+    assert gains.mean() == pytest.approx(0.041, abs=0.0005)
+    assert (grid["baseline"].idxmin(), grid["attnres"].idxmin()) == ("d60-h0.3", "d45-h0.3")
+
+
+def test_the_gap_over_training_grows_as_the_paper_says():
+    losses = published("training").pivot(index="step", columns="variant", values="val_loss")
+    gap = losses["baseline"] - losses["block"]
+    assert (len(gap), round(gap.iloc[0], 3), round(gap.iloc[-1], 3)) == (12, 0.009, 0.018)
+    assert published("training")["tokens"].max() == pytest.approx(1e12, rel=1e-5)
+
+
+def test_gradients_span_what_the_paper_says():
+    depth = published("depth")
+    by_arm = depth.groupby("variant")["gradient_norm"]
+    spans = by_arm.max() / by_arm.min()
+    assert (round(spans["baseline"]), round(spans["block"], 1)) == (36, 8.3)
+    output = depth.pivot(index="transformer_block", columns="variant", values="output_rms")
+    assert len(output) == 27
+    assert output["baseline"].is_monotonic_increasing
+    assert output["block"].max() < 2
+
+
+def test_weights_of_a_read_sum_to_1_over_the_sources_it_has():
+    weights = published("depth_weights")
+    block = weights[weights["variant"] == "block"].groupby(["before", "layer"])["weight"]
+    assert len(block) == 32
+    assert (abs(block.sum() - 1) <= 0.0005 * block.count() + 1e-9).all()
+    # Blocks of 2 Transformer layers: layer l has ended (l - 1) // 2 of them; within one, its own sum is a source too.
+    for (before, layer), count in block.count().items():
+        inside = before == "mlp" or layer % 2 == 0
+        assert count == 1 + (layer - 1) // 2 + inside
+    full = weights[(weights["variant"] == "full") & (weights["layer"] <= 3)].groupby(["before", "layer"])["weight"]
+    assert full.sum().to_numpy() == pytest.approx(1, abs=0.002)

@@ -171,7 +171,7 @@ def test_the_html_page_is_one_file_with_its_figures_inside(reported):
     out, text, whole = reported
     seen = Tags(whole)
     figures = re.findall(r"!\[.*?\]\((.*?)\)", text)
-    assert len(figures) == 10
+    assert len(figures) == 11
     assert all((out / figure).is_file() for figure in figures)
     assert len(seen.addresses) == len(figures)
     assert all(address.startswith("data:image/png;base64,") for address in seen.addresses)

@@ -202,7 +202,7 @@ def test_too_few_sizes_name_what_was_left_out(planted, table):
         (b"size,variant,val_loss,val_loss,flops_model\na,b,1,1,1\n", "val_loss twice"),
         ("size,variant,val_löss".encode("latin-1"), "not UTF-8"),
         (b"\xff\xfe\x00\x01", "not UTF-8"),
-        (b"PK\x03\x04\x00\x00", "no column size"),
+        (b"PK\x03\x04\x00\x00", "holds a control character"),
     ],
 )
 def test_a_file_that_is_no_table_is_one_clear_line(tmp_path, analysis, content, says):

@@ -1,44 +1,28 @@
-"""Residual schemes against the slow reference, and the faults that others made (rows M1 to M11)."""
+"""Attention Residuals: blocks, fast reads against slow ones, and the faults that others made (rows M1 to M11).
+
+What holds for every scheme is in `test_schemes.py`.
+"""
 
 import shutil
 
 import pytest
+import scheme_cases
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scheme_cases import EPS, doubles, randomise, walk
 from torch import nn
 
-from scaling.config import ModelConfig, ResidualConfig
-from scaling.model.language_model import LanguageModel
+from scaling.config import ResidualConfig
+from scaling.errors import ConfigError
 from scaling.model.residual import SCHEMES, build_scheme
 from scaling.model.residual.block import Block, block_ends
 from scaling.model.residual.depth_attention import key_logits, merge, mix
 from scaling.model.residual.reference import Reference, read_sources, sources_of_read
 
-EPS = 1e-6
-SCHEME_CASES = [("baseline", {}), ("block", {"n_blocks": 3}), ("block", {"block_size": 4}), ("full", {})]
-SCHEME_IDS = ["baseline", "block-3", "block-of-4", "full"]
 
-
-def model_of(scheme="block", options=None, *, seed=0, d_model=24, n_layers=3, vocab=40, seq_len=10, **shape):
-    config = ModelConfig(name="m", n_layers=n_layers, d_model=d_model, n_heads=1, d_ff=16, head_dim=8, **shape)
-    return LanguageModel(config, ResidualConfig(scheme, options or {}), vocab, seq_len, seed)
-
-
-def randomise(scheme, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for p in scheme.parameters():
-            p.copy_(torch.randn(p.shape, generator=generator, dtype=torch.float64))
-
-
-def walk(scheme, embedding, maps):
-    """Run a residual scheme over sublayers tanh(x @ W); returns every read and the final one."""
-    state, reads = scheme.start(embedding), []
-    for i, weight in enumerate(maps):
-        reads.append(scheme.read(state, i))
-        state = scheme.write(state, i, torch.tanh(reads[-1] @ weight))
-    return [*reads, scheme.finish(state)]
+def model_of(scheme="block", options=None, **shape):
+    return scheme_cases.model_of(ResidualConfig(scheme, options or {}), **shape)
 
 
 # --- blocks
@@ -129,11 +113,6 @@ def test_values_and_gradients_match_the_reference(options, d_model):
     expected_reads, expected_gradients = run(Reference(scheme.queries, scheme.gains, scheme.ends, EPS))
     torch.testing.assert_close(reads, expected_reads, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(gradients, expected_gradients, rtol=1e-10, atol=1e-10)
-
-
-def doubles(*shape, seed=1):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64, requires_grad=True)
 
 
 @pytest.mark.parametrize("n_reads", [1, 3])
@@ -282,38 +261,18 @@ def test_saved_activations_grow_linearly_and_hold_no_stack(scheme):
         assert scalars <= sum(built.sources_per_read) + 16 * n
 
 
-@pytest.mark.parametrize(("scheme", "options"), SCHEME_CASES[1:], ids=SCHEME_IDS[1:])
-def test_gradient_flows_to_every_parameter(scheme, options):
-    """M9: each query belongs to a read of at least two sources, so none is without a gradient."""
+@pytest.mark.parametrize(
+    ("scheme", "options"), [("block", {"n_blocks": 3}), ("block", {"block_size": 4}), ("full", {})]
+)
+def test_each_query_belongs_to_a_read_of_two_sources_or_more(scheme, options):
+    """M9."""
     model = model_of(scheme, options)
     randomise(model.residual)
     tokens = torch.randint(40, (2, 10), generator=torch.Generator().manual_seed(0))
     model(tokens, tokens).backward()
-    assert all(p.grad is not None for p in model.parameters())
     assert bool((model.residual.queries.grad.abs().sum(1) > 0).all())
     assert model.residual.sources_per_read[0] == 1
     assert min(model.residual.sources_per_read[1:]) >= 2
-
-
-@pytest.mark.parametrize("scheme", ["block", "full"])
-def test_depth_logits_stay_float32_under_autocast(scheme):
-    """M11: reads under bf16 autocast are bit for bit those outside it, also for bf16 outputs."""
-    torch.manual_seed(0)
-    built = build_scheme(ResidualConfig(scheme), 8, 32, EPS)
-    randomise(built)
-    outputs = [torch.randn(2, 4, 32, dtype=torch.bfloat16) * 3**i for i in range(8)]
-
-    def run():
-        state = built.start(torch.ones(2, 4, 32))
-        for i, output in enumerate(outputs):
-            state = built.write(state, i, output)
-        return built.finish(state)
-
-    plain = run()
-    with torch.autocast("cpu", torch.bfloat16):
-        cast = run()
-    assert plain.dtype == cast.dtype == torch.float32
-    assert torch.equal(plain, cast)
 
 
 @pytest.mark.parametrize("scheme", ["block", "full"])
@@ -339,32 +298,6 @@ def test_gradients_under_autocast_are_those_outside(scheme):
     assert all(torch.equal(a, b) for a, b in zip(plain, cast, strict=True))
 
 
-@pytest.mark.parametrize(("scheme", "options"), SCHEME_CASES, ids=SCHEME_IDS)
-def test_activation_checkpointing_changes_nothing(scheme, options):
-    from torch.utils.checkpoint import checkpoint
-
-    model = model_of(scheme, options)
-    randomise(model.residual)
-    tokens = torch.randint(40, (2, 10), generator=torch.Generator().manual_seed(0))
-    results = []
-    for hidden in (model.hidden, lambda t: checkpoint(model.hidden, t, use_reentrant=False)):
-        results.append(torch.autograd.grad(hidden(tokens).square().sum(), list(model.parameters())))
-    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
-
-
-@pytest.mark.parametrize(("scheme", "options"), SCHEME_CASES, ids=SCHEME_IDS)
-def test_a_normed_read_is_the_norm_of_the_read(scheme, options):
-    built = build_scheme(ResidualConfig(scheme, options), 7, 16, EPS).double()
-    randomise(built)
-    norm = nn.RMSNorm(16, eps=EPS, dtype=torch.float64)
-    nn.init.normal_(norm.weight)
-    state = built.start(doubles(2, 3, 16))
-    for i in range(7):
-        read = built.read(state, i)
-        torch.testing.assert_close(built.normed_read(state, i, norm), norm(read), rtol=1e-12, atol=1e-12)
-        state = built.write(state, i, torch.tanh(read))
-
-
 def test_read_of_bfloat16_values_computes_in_float32():
     torch.manual_seed(0)
     values = [torch.randn(2, 4, 32, dtype=torch.bfloat16) for _ in range(4)]
@@ -388,31 +321,56 @@ def test_any_width(d_model):
     assert all(torch.isfinite(p.grad).all() for p in model.parameters())
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs g++ on a CPU")
-@pytest.mark.parametrize(("scheme", "options"), [("baseline", {}), ("block", {"n_blocks": 3}), ("full", {})])
-def test_compiled_equals_eager_and_does_not_recompile(scheme, options):
-    """M6, T7: float32 rounding, forward and backward; one graph; the same checkpoint keys."""
-    torch._dynamo.reset()
-    eager, compiled = (model_of(scheme, options, d_model=16, n_layers=2) for _ in range(2))
-    for model in (eager, compiled):
-        randomise(model.residual)
-    compiled.compile(dynamic=False)
-    assert compiled.state_dict().keys() == eager.state_dict().keys()
-    for step in range(4):
-        tokens = torch.randint(40, (2, 10), generator=torch.Generator().manual_seed(step))
-        losses = []
-        for model in (eager, compiled):
-            model.zero_grad()
-            loss = model(tokens, tokens)
-            loss.backward()
-            losses.append(loss.detach())
-        assert losses[0].dtype == losses[1].dtype == torch.float32
-        torch.testing.assert_close(losses[1], losses[0], rtol=1e-5, atol=1e-6)
-        for (name, a), b in zip(eager.named_parameters(), compiled.parameters(), strict=True):
-            assert (b.grad - a.grad).abs().max() <= 2e-5 * a.grad.abs().max(), name
-        if step == 1:
-            graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs
+# --- other reads
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options", "message"),
+    [
+        ("block", {"n_blocks": 0}, "residual.options.n_blocks is 0: must be a whole number from 1 to 6"),
+        ("block", {"n_blocks": 3, "query": "dynamic"}, "residual.options.query is 'dynamic': must be static or input"),
+        ("full", {"key_norm": 0}, "residual.options.key_norm is 0: must be true or false"),
+        ("full", {"activation": None}, "residual.options.activation is None: must be softmax or sigmoid"),
+        ("full", {"mixing": "scalars", "query": "input"}, "residual.options.query must be left out where"),
+        ("full", {"mixing": "scalars", "key_norm": False}, "residual.options.key_norm must be left out where"),
+        ("full", {"n_heads": 5}, "residual.options.n_heads is 5: must divide the model's width, 24"),
+        (
+            "full",
+            {"window": 7},
+            "residual.options.window is 7: must be a whole number from 1 to 6, the model's sublayers",
+        ),
+        ("block", {"window": 2}, "residual.options.window is not an option of block: it has n_blocks, "),
+        ("full", {"n_blocks": 2}, "residual.options.n_blocks is not an option of full: it has query, "),
+        ("hyper_connections", {"n_streams": 0}, "residual.options.n_streams is 0: must be a whole number from 1 to 16"),
+        ("mhc_lite", {"n_streams": 6}, "residual.options.n_streams is 6: must be a whole number from 1 to 5"),
+        ("denseformer", {"period": 2.0}, "residual.options.period is 2.0: must be a whole number from 1 to 6"),
+    ],
+)
+def test_options_that_cannot_be_are_one_line_each(scheme, options, message):
+    with pytest.raises(ConfigError) as error:
+        build_scheme(ResidualConfig(scheme, options), 6, 24, EPS)
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("scheme", ["block", "full"])
+def test_default_options_are_the_fast_read(scheme):
+    """Named or not, and with the parameters it always had."""
+    options = {"query": "static", "mixing": "attention", "activation": "softmax", "key_norm": True, "n_heads": 1}
+    plain, named = model_of(scheme, n_layers=4), model_of(scheme, options, n_layers=4)
+    assert plain.residual.variant is named.residual.variant is None
+    assert set(dict(named.residual.named_parameters())) == {"queries", "gains"}
+    assert torch.equal(plain.logits(scheme_cases.TOKENS), named.logits(scheme_cases.TOKENS))
+
+
+def test_a_window_that_holds_everything_is_the_fast_read():
+    fast = build_scheme(ResidualConfig("full"), 6, 8, EPS).double()
+    slow = build_scheme(ResidualConfig("full", {"window": 6}), 6, 8, EPS).double()
+    randomise(fast)
+    slow.variant.load_state_dict(fast.state_dict())
+    maps = [doubles(8, 8, seed=i) for i in range(6)]
+    reads, expected = (walk(scheme, doubles(2, 3, 8), maps) for scheme in (slow, fast))
+    torch.testing.assert_close(reads, expected, rtol=1e-12, atol=1e-12)
 
 
 # --- the registry
@@ -439,7 +397,6 @@ def test_a_new_scheme_is_one_class(monkeypatch):
 
 @pytest.mark.parametrize("fault", ["option", "abstract", "constructor"])
 def test_a_scheme_that_cannot_be_built_is_one_line(monkeypatch, fault):
-    from scaling.errors import ConfigError
     from scaling.model.residual.baseline import Baseline
     from scaling.model.residual.scheme import ResidualScheme
 

@@ -188,14 +188,13 @@ def test_a_stopped_process_says_so_in_one_line_and_ends_with_130(long_run, start
     assert long_run.directory.read_status()["state"] == "stopped"
 
 
-@pytest.mark.parametrize("seconds", [0.5, None])
-def test_a_process_that_is_starting_stops_soon(long_run, start, seconds):
-    """While it imports, and once it has written who it is."""
+@pytest.mark.parametrize("moment", ["importing", "recorded"])
+def test_a_process_that_is_starting_stops_soon(long_run, start, moment):
     process = start(long_run)
-    if seconds is None:
-        wait_until(lambda: long_run.directory.path.joinpath("run.json").exists())
+    if moment == "importing":
+        wait_until(lambda: "libtorch" in Path(f"/proc/{process.pid}/maps").read_text())
     else:
-        time.sleep(seconds)
+        wait_until(lambda: long_run.directory.path.joinpath("run.json").exists())
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=20)
     assert process.returncode == 130

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from scaling.errors import ConfigError
 from scaling.model.residual.depth_attention import Mixed, key_logits, merge, mix
-from scaling.model.residual.scheme import ResidualScheme
+from scaling.model.residual.read_variants import ReadOptions, VariantRead
+from scaling.model.residual.scheme import ResidualScheme, check_whole
 
 DEFAULT_BLOCKS = 8  # PAPER section 1 recommends about 8
 READS_PER_BATCH = 4  # fewer make more passes over the finished sources, more make longer merges
@@ -32,12 +33,12 @@ class Source(NamedTuple):
 class BlockState(NamedTuple):
     """What the reads to come can see."""
 
-    weights: Tensor
-    """Queries times gains of the key norm (L, D)."""
+    weights: Tensor | None
+    """Queries times gains of the key norm (L, D); None where reads are a variant."""
     sources: tuple[Source, ...]
     """The embedding and the finished blocks."""
-    mixed: Mixed
-    """The first of these, mixed for the batch of reads that began last."""
+    mixed: Mixed | None
+    """The first of these, mixed for the batch of reads that began last; None where reads are a variant."""
     partial: Tensor | None
     """The open block's sum so far (B, T, D); None when none is open."""
 
@@ -62,54 +63,47 @@ def read_batches(ends: tuple[int, ...], at_least: int = READS_PER_BATCH) -> tupl
     return tuple(begins)
 
 
-class Block(ResidualScheme, name="block"):
+class AttentionResiduals(ResidualScheme):
     """One learned query and one key-norm gain for each read but the first, whose only source is the embedding.
 
-    Queries start at exactly 0, so every read starts as the plain mean of its sources.
-
-    Options: `n_blocks`, or `block_size` in sublayers; 8 blocks if neither is given.
+    Queries start at exactly 0, so every read starts as the plain mean of its sources. `ends` are those of the blocks;
+    with options that are not the default, `variant` does the reads, and only the sums of blocks are made here.
     """
 
-    def __init__(
-        self,
-        n_sublayers: int,
-        d_model: int,
-        eps: float,
-        *,
-        n_blocks: int | None = None,
-        block_size: int | None = None,
-    ) -> None:
+    def __init__(self, n_sublayers: int, d_model: int, eps: float, ends: tuple[int, ...], options: ReadOptions) -> None:
         super().__init__(n_sublayers, d_model, eps)
-        if n_blocks is not None and block_size is not None:
-            raise ConfigError("residual.options.n_blocks and residual.options.block_size: give one of the two")
-        if n_blocks is None and block_size is None:
-            n_blocks = DEFAULT_BLOCKS
-        for key, value in (("n_blocks", n_blocks), ("block_size", block_size)):
-            if value is not None and (type(value) is not int or not 1 <= value <= n_sublayers):
-                raise ConfigError(
-                    f"residual.options.{key} is {value!r}: must be a whole number from 1 to {n_sublayers}, "
-                    "the model's sublayers"
-                )
-        self.ends = block_ends(n_sublayers, n_blocks, block_size)
-        self.batches = read_batches(self.ends)
-        # Row l - 1 serves the read of sublayer l; the last row serves the final read.
-        self.queries = nn.Parameter(torch.empty(n_sublayers, d_model))
-        self.gains = nn.Parameter(torch.empty(n_sublayers, d_model))
+        options.check(n_sublayers, d_model)
+        self.ends, self.options = ends, options
+        self.variant: VariantRead | None = None
+        self.batches: tuple[int, ...] = ()
+        if options == ReadOptions():
+            self.batches = read_batches(ends)
+            # Row l - 1 serves the read of sublayer l; the last row serves the final read.
+            self.queries = nn.Parameter(torch.empty(n_sublayers, d_model))
+            self.gains = nn.Parameter(torch.empty(n_sublayers, d_model))
+        else:
+            self.variant = VariantRead(options, self.sources_per_read[1:], d_model, eps)
         self.init_weights()
 
     def init_weights(self) -> None:
         """Queries 0, gains 1."""
+        if self.variant is not None:
+            return self.variant.init_weights()
         nn.init.zeros_(self.queries)
         nn.init.ones_(self.gains)
 
     def start(self, embedding: Tensor) -> BlockState:
         """Source 0 is the embedding (B, T, D)."""
+        if self.variant is not None:
+            return BlockState(None, (Source(embedding, {}),), None, None)
         weights = self.queries * self.gains
         source = self._source(embedding, weights, 1)
         return BlockState(weights, (source,), self._mix((source,), 1), None)
 
-    def _source(self, value: Tensor, weights: Tensor, read: int) -> Source:
+    def _source(self, value: Tensor, weights: Tensor | None, read: int) -> Source:
         """A source that is seen from this read on."""
+        if weights is None:
+            return Source(value, {})
         begins = [read, *(b for b in self.batches if b > read)]
         if begins[0] not in self.batches:  # the batch has begun: the rest of it sees this source one by one
             begins[:1] = range(read, begins[1] if len(begins) > 1 else self.n_sublayers + 1)
@@ -132,6 +126,11 @@ class Block(ResidualScheme, name="block"):
         if sublayer == 0:
             value = state.sources[0].value
             return value if norm is None else norm(value)
+        if self.variant is not None:
+            value = self.variant(self._values(state), sublayer)
+            return value if norm is None else norm(value)
+        assert state.weights is not None
+        assert state.mixed is not None
         begin = max(b for b in self.batches if b <= sublayer)
         since = [(s.value, s.logits[sublayer][0]) for s in state.sources[len(state.mixed.values) :]]
         open_block = None if state.partial is None else (state.partial, state.weights[sublayer - 1])
@@ -141,9 +140,17 @@ class Block(ResidualScheme, name="block"):
 
     def read_weights(self, state: BlockState, sublayer: int) -> Tensor:
         """Depth attention's weights (N, B, T): embedding, finished blocks, open block; all 1 at the first read."""
-        values = [source.value for source in state.sources] + ([] if state.partial is None else [state.partial])
-        weights = state.weights[max(sublayer - 1, 0)].unsqueeze(0)  # the first read has one source: 1 by any query
+        values = self._values(state)
+        if sublayer == 0:
+            return values[0].new_ones(1, *values[0].shape[:2])
+        if self.variant is not None:
+            return self.variant.mean_weights(values, sublayer)
+        assert state.weights is not None
+        weights = state.weights[sublayer - 1].unsqueeze(0)
         return torch.cat([key_logits(value, weights, self.eps) for value in values]).softmax(0)
+
+    def _values(self, state: BlockState) -> list[Tensor]:
+        return [source.value for source in state.sources] + ([] if state.partial is None else [state.partial])
 
     def write(self, state: BlockState, sublayer: int, output: Tensor) -> BlockState:
         """Add the output (B, T, D) to the open block, and close the block after its last sublayer."""
@@ -166,11 +173,45 @@ class Block(ResidualScheme, name="block"):
         for sublayer in range(self.n_sublayers + 1):
             finished = sum(end <= sublayer for end in self.ends)
             is_open = 0 < sublayer < self.n_sublayers and sublayer not in self.ends
-            counts.append(1 + finished + is_open)
+            counts.append(1 + self.options.seen(finished + is_open))
         return tuple(counts)
 
     @property
     def flops_per_token(self) -> int:
         """2 D per source for its mean square; 2 D for the logit and 2 D for the weighted sum, per source and read."""
+        if self.variant is not None:
+            return self.variant.flops_per_token
         mean_squares = 1 + self.n_sublayers
         return 2 * self.d_model * mean_squares + 4 * self.d_model * sum(self.sources_per_read[1:])
+
+
+class Block(AttentionResiduals, name="block"):
+    """Attention Residuals over block sums.
+
+    Options: `n_blocks`, or `block_size` in sublayers; 8 blocks if neither is given. `query`, `mixing`, `activation`,
+    `key_norm` and `n_heads` are those of `ReadOptions`.
+    """
+
+    def __init__(
+        self,
+        n_sublayers: int,
+        d_model: int,
+        eps: float,
+        *,
+        n_blocks: int | None = None,
+        block_size: int | None = None,
+        query: str = "static",
+        mixing: str = "attention",
+        activation: str = "softmax",
+        key_norm: bool = True,
+        n_heads: int = 1,
+    ) -> None:
+        if n_blocks is not None and block_size is not None:
+            raise ConfigError("residual.options.n_blocks and residual.options.block_size: give one of the two")
+        if n_blocks is None and block_size is None:
+            n_blocks = DEFAULT_BLOCKS
+        for key, value in (("n_blocks", n_blocks), ("block_size", block_size)):
+            if value is not None:
+                check_whole(key, value, 1, n_sublayers, "the model's sublayers")
+        ends = block_ends(n_sublayers, n_blocks, block_size)
+        super().__init__(n_sublayers, d_model, eps, ends, ReadOptions(query, mixing, activation, key_norm, n_heads))

@@ -15,13 +15,13 @@ Letters: B batch, T time, D width, N sources, S reads of a batch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from scaling.model.linear import linear
+from scaling.model.residual.numerics import accumulation_dtype, full_precision, inverse_rms
 
 
 class Mixed(NamedTuple):
@@ -74,16 +74,6 @@ def merge(
     )  # fmt: skip
 
 
-def _accumulation_dtype(tensor: Tensor) -> torch.dtype:
-    return torch.promote_types(tensor.dtype, torch.float32)
-
-
-def _full_precision(device: torch.device) -> AbstractContextManager[Any]:
-    """Autocast off, where there is such a thing."""
-    known = torch.amp.is_autocast_available(device.type)
-    return torch.autocast(device.type, enabled=False) if known else nullcontext()
-
-
 def _weighted_sum(weights: Sequence[Tensor], values: Sequence[Tensor]) -> Tensor:
     """Sum (B, T, D) of values, each with one weight a token (B, T)."""
     total = weights[0].unsqueeze(-1) * values[0]
@@ -97,15 +87,11 @@ def _dot(a: Tensor, b: Tensor, buffer: Tensor) -> Tensor:
     return torch.mul(a, b, out=buffer).sum(-1)
 
 
-def _inverse_rms(x: Tensor, eps: float) -> Tensor:
-    return torch.rsqrt(torch.linalg.vector_norm(x, dim=-1).square() / x.shape[-1] + eps)
-
-
 def _key_gradient(
     d_value: Tensor | None, d_logits: Tensor, value: Tensor, weights: Tensor, scale: Tensor, logits: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Gradients of a value (B, T, D), added to d_value, and of weights (K, D) through logits (K, B, T)."""
-    with _full_precision(value.device):
+    with full_precision(value.device):
         through_dots = d_logits * scale
         # d scale / d value = -scale^3 value / D, and logit = dot scale
         through_scale = -(d_logits * logits).sum(0) * scale.square() / value.shape[-1]
@@ -120,9 +106,9 @@ def _key_gradient(
 class _KeyLogits(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, value: Tensor, weights: Tensor, eps: float) -> Tensor:
-        with _full_precision(value.device):
-            wide, weights = value.to(_accumulation_dtype(value)), weights.to(_accumulation_dtype(value))
-            scale = _inverse_rms(wide, eps)
+        with full_precision(value.device):
+            wide, weights = value.to(accumulation_dtype(value)), weights.to(accumulation_dtype(value))
+            scale = inverse_rms(wide, eps)
             logits = (linear(wide, weights).movedim(-1, 0) * scale).contiguous()
         ctx.save_for_backward(value, weights, scale, logits)
         return logits
@@ -168,7 +154,7 @@ class _Merge(torch.autograd.Function):
         values, logits, key_scale, dtype = [out, *rest[:n]], [log_sum_exp[number], *rest[n : 2 * n]], None, out.dtype
         if partial is not None and weight is not None:
             wide, weight = partial.to(log_sum_exp.dtype), weight.to(log_sum_exp.dtype)
-            key_scale = _inverse_rms(wide, eps)
+            key_scale = inverse_rms(wide, eps)
             values.append(wide)
             logits.append(_dot(wide, weight, torch.empty_like(wide)) * key_scale)
         stacked = torch.stack(logits)
@@ -176,7 +162,7 @@ class _Merge(torch.autograd.Function):
         read = _weighted_sum(betas.unbind(0), values)
         scale = None
         if gain is not None:
-            scale = _inverse_rms(read, eps).unsqueeze(-1)
+            scale = inverse_rms(read, eps).unsqueeze(-1)
             read.mul_(scale).mul_(gain)
         ctx.n, ctx.number, ctx.eps = n, number, eps
         ctx.save_for_backward(

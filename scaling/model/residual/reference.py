@@ -1,4 +1,4 @@
-"""Attention Residuals written as PAPER section 1 defines them: slow and obvious, the judge of the fast versions.
+"""Attention Residuals written as PAPER sections 1 and 3 define them: slow and obvious, the judge of the fast versions.
 
 It keeps every sublayer's output, sums blocks anew at every read, stacks the sources and leaves the gradient to
 autograd.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+from scaling.model.residual.read_variants import ReadOptions
 
 
 def rms_norm(key: Tensor, gain: Tensor, eps: float) -> Tensor:
@@ -58,3 +60,46 @@ class Reference:
     def finish(self, state: list[Tensor]) -> Tensor:
         """The final read (B, T, D)."""
         return self.read(state, len(state) - 1)
+
+
+class VariantReference(Reference):
+    """The same with other reads; queries may be projections (L, D, D), and scalars are (N, H) for each read."""
+
+    def __init__(
+        self,
+        options: ReadOptions,
+        ends: tuple[int, ...],
+        eps: float,
+        queries: Tensor | None = None,
+        gains: Tensor | None = None,
+        scalars: list[Tensor] | None = None,
+    ):
+        self.options, self.ends, self.eps = options, ends, eps
+        self.own_queries, self.own_gains, self.scalars = queries, gains, scalars
+
+    def read(self, state: list[Tensor], sublayer: int) -> Tensor:
+        """What sublayer 0 .. L-1 sees, or with L the final read: (B, T, D)."""
+        embedding, *outputs = state
+        if sublayer == 0:
+            return embedding
+        everything = sources_of_read(embedding, outputs, self.ends)
+        values = torch.stack([everything[0], *everything[1:][-(self.options.window or len(everything)) :]])
+        logits = self.logits(values, torch.stack(everything).sum(0), sublayer - 1)
+        weights = logits.softmax(0) if self.options.activation == "softmax" else logits.sigmoid()
+        return torch.einsum("nbth,nbthc->bthc", weights, self.heads(values)).flatten(-2)
+
+    def heads(self, x: Tensor) -> Tensor:
+        """(..., D) as (..., H, D / H)."""
+        return x.unflatten(-1, (self.options.n_heads, -1))
+
+    def logits(self, values: Tensor, stream: Tensor, row: int) -> Tensor:
+        """(N, B, T, H) of values (N, B, T, D)."""
+        if self.scalars is not None:
+            return self.scalars[row][:, None, None, :].expand(*values.shape[:3], -1)
+        assert self.own_queries is not None
+        query, keys = self.own_queries[row], values
+        if self.options.query == "input":
+            query = torch.einsum("btd,ed->bte", rms_norm(stream, torch.ones_like(stream[0, 0]), self.eps), query)
+        if self.own_gains is not None:
+            keys = rms_norm(values, self.own_gains[row], self.eps)
+        return torch.einsum("bthc,nbthc->nbth", self.heads(query.expand_as(stream)), self.heads(keys))

@@ -85,6 +85,13 @@ class ResidualScheme(nn.Module, ABC):
         """Forward FLOPs per token of contractions over D; additions of the plain residual stream are not counted."""
 
 
+def check_whole(option: str, value: Any, low: int, high: int, what: str = "") -> None:
+    """Raise ConfigError unless an option's value is a whole number from low to high; `what` says what high is."""
+    if type(value) is not int or not low <= value <= high:
+        which = f", {what}" if what else ""
+        raise ConfigError(f"residual.options.{option} is {value!r}: must be a whole number from {low} to {high}{which}")
+
+
 def build_scheme(
     config: ResidualConfig, n_sublayers: int, d_model: int, eps: float, device: str | None = None
 ) -> ResidualScheme:

@@ -1,0 +1,152 @@
+"""Depth mixing matrices: what PAPER section 7 says of each scheme, and that they are what the schemes do."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from scheme_cases import CASES, TOKENS, model_of, over, randomise
+
+from scaling.config import ResidualConfig
+from scaling.errors import ConfigError
+from scaling.model.depth_mixing import mixing_matrix, semiseparable_rank
+from scaling.model.residual import SCHEMES
+from scaling.model.residual.baseline import Baseline
+
+ONE_WEIGHT_A_TOKEN = [name for name in CASES if CASES[name].config.options.get("n_heads", 1) == 1]
+
+
+def matrix_of(config, n_layers=6, dtype=torch.float32, **shape):
+    """Near the scheme's start, so that no part of the matrix is lost beside another."""
+    model = model_of(config, n_layers=n_layers, **shape).to(dtype)
+    with torch.no_grad():
+        for p, noise in zip(model.residual.parameters(), noise_like(model.residual), strict=True):
+            p.add_(noise)
+    return mixing_matrix(model, TOKENS), model
+
+
+def noise_like(scheme):
+    generator = torch.Generator().manual_seed(0)
+    return [0.4 * torch.randn(p.shape, generator=generator) for p in scheme.parameters()]
+
+
+def entries(matrix):
+    """Those on and below the diagonal (B, T, ...)."""
+    rows, columns = torch.tril_indices(*matrix.shape[-2:])
+    return matrix[..., rows, columns]
+
+
+def is_static(matrix):
+    return torch.allclose(matrix, matrix[:1, :1].expand_as(matrix), rtol=0, atol=1e-8)
+
+
+@over(ONE_WEIGHT_A_TOKEN)
+def test_reads_are_the_matrix_times_the_values(name):
+    """In the model itself, whose normed reads its sublayers see."""
+    config = CASES[name].config
+    matrix, model = matrix_of(config, dtype=torch.float64)
+    seen, values = [], [model.embedding(TOKENS)]
+    for sublayer in model.sublayers:
+        sublayer.register_forward_hook(lambda _, inputs, output: seen.append(inputs[0]) or values.append(output))
+    seen.append(model.hidden(TOKENS))
+    assert matrix.shape == (2, 10, 13, 13)
+    assert not torch.triu(matrix, 1).any()
+    norms = [*(s.norm for s in model.sublayers), model.norm]
+    for row, (norm, expected) in enumerate(zip(norms, seen, strict=True)):
+        read = sum(matrix[..., row, i].unsqueeze(-1) * v for i, v in enumerate(values[: row + 1]))
+        torch.testing.assert_close(norm(read), expected, rtol=1e-8, atol=1e-8)
+
+
+def test_the_residual_stream_is_all_ones_and_1_semiseparable():
+    matrix, _ = matrix_of(ResidualConfig("baseline"))
+    torch.testing.assert_close(matrix, torch.ones_like(matrix).tril(), rtol=0, atol=1e-9)
+    assert bool((semiseparable_rank(matrix) == 1).all())
+
+
+def test_a_highway_is_1_semiseparable_and_its_rows_sum_to_1():
+    matrix, model = matrix_of(ResidualConfig("highway"))
+    assert bool((semiseparable_rank(matrix, 1e-6) == 1).all())
+    torch.testing.assert_close(matrix.sum(-1), torch.ones(2, 10, 13, dtype=torch.float64), rtol=0, atol=1e-8)
+    assert not is_static(matrix)
+    # PAPER section 7's product, with the gates read off the diagonal: M_{i->l} = g_i times (1 - g_j) for i < j <= l.
+    gates = matrix.diagonal(dim1=-2, dim2=-1)
+    carried = torch.stack([(1 - gates[..., i + 1 :]).prod(-1) * gates[..., i] for i in range(13)], dim=-1)
+    torch.testing.assert_close(matrix[..., -1, :], carried, rtol=1e-6, atol=1e-9)
+    assert model.residual.n_sublayers == 12
+
+
+@pytest.mark.parametrize("scheme", ["hyper_connections", "mhc", "mhc_lite"])
+@pytest.mark.parametrize("n_streams", [1, 2, 4])
+def test_m_streams_are_m_semiseparable(scheme, n_streams):
+    matrix, _ = matrix_of(ResidualConfig(scheme, {"n_streams": n_streams}))
+    assert bool((semiseparable_rank(matrix, 1e-6) == n_streams).all())
+    assert not is_static(matrix)
+
+
+@pytest.mark.parametrize("period", [1, 2])
+def test_denseformer_is_dense_and_static(period):
+    matrix, _ = matrix_of(ResidualConfig("denseformer", {"period": period}))
+    assert is_static(matrix)
+    assert bool((entries(matrix).abs() > 1e-4).all())
+    assert bool((semiseparable_rank(matrix, 1e-6) > 1).all())
+
+
+def test_full_is_dense_and_depends_on_the_input():
+    matrix, _ = matrix_of(ResidualConfig("full"))
+    assert not is_static(matrix)
+    assert bool((entries(matrix) > 0).all())
+    torch.testing.assert_close(matrix.sum(-1), torch.ones(2, 10, 13, dtype=torch.float64), rtol=0, atol=1e-8)
+    assert bool((semiseparable_rank(matrix, 1e-6) == 7).all())  # as large as a block of 13 rows and columns can have
+
+
+def test_block_is_one_column_a_finished_block_and_between_the_two():
+    """12 sublayers in N = 3 blocks of S = 4: rank from N to N + S."""
+    matrix, model = matrix_of(ResidualConfig("block", {"n_blocks": 3}))
+    ends = (0, *model.residual.ends)
+    for begin, end in pairwise(ends):
+        block = matrix[..., end:, begin + 1 : end + 1]
+        torch.testing.assert_close(block, block[..., :1].expand_as(block), rtol=0, atol=1e-7)
+    ranks = semiseparable_rank(matrix, 1e-6)
+    assert bool(((ranks >= 3) & (ranks <= 7)).all())
+    assert bool((ranks < semiseparable_rank(matrix_of(ResidualConfig("full"))[0], 1e-6)).all())
+
+
+def test_a_window_sees_the_embedding_and_the_last_outputs():
+    matrix, _ = matrix_of(ResidualConfig("full", {"window": 2}))
+    rows, columns = torch.tril_indices(13, 13)
+    seen = (columns == 0) | (columns > rows - 2)
+    assert bool((entries(matrix)[..., seen] > 0).all())
+    assert entries(matrix)[..., ~seen].abs().max() < 1e-8
+
+
+def test_mhc_mixes_by_doubly_stochastic_matrices():
+    """Rows sum to 1 exactly, columns nearly; mHC-lite's both exactly."""
+    from scheme_cases import built
+
+    streams = torch.randn(2, 3, 4, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for name, tolerance in (("mhc", 1e-2), ("mhc_lite", 1e-12)):
+        scheme = built(name).double()
+        randomise(scheme, scale=0.5)
+        mapping = scheme.mapping(streams[:, :, : scheme.n_streams], 2)
+        ones = torch.ones(2, 3, scheme.n_streams, dtype=torch.float64)
+        torch.testing.assert_close(mapping.mix.sum(-1), ones, rtol=0, atol=1e-12)
+        torch.testing.assert_close(mapping.mix.sum(-2), ones, rtol=0, atol=tolerance)
+        assert bool((mapping.mix >= 0).all())
+        assert bool(((mapping.read > 0) & (mapping.read < 1)).all())
+        assert bool(((mapping.write > 0) & (mapping.write < 2)).all())
+
+
+def test_what_has_no_matrix_is_one_line(monkeypatch):
+    monkeypatch.setattr("scaling.model.residual.scheme.SCHEMES", dict(SCHEMES))
+
+    class Channels(Baseline, name="channels"):
+        def write(self, state, sublayer, output):
+            return state + torch.linspace(0, 1, self.d_model, dtype=output.dtype) * output
+
+    for config, shape, message in (
+        (ResidualConfig("channels"), {}, "residual scheme channels has no depth mixing matrix here"),
+        (ResidualConfig("full", {"n_heads": 2}), {}, "residual scheme full has no depth mixing matrix here"),
+        (ResidualConfig("full"), {"d_model": 12}, "model.d_model is 12: must be at least 13"),
+    ):
+        with pytest.raises(ConfigError, match=message) as error:
+            matrix_of(config, **shape)
+        assert "\n" not in str(error.value)
