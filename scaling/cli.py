@@ -21,7 +21,6 @@ from scaling.errors import (
     Stopped,
 )
 from scaling.loading import given_overrides, load, override_arguments
-from scaling.process import quieten_libraries
 
 if TYPE_CHECKING:
     from scaling.records import RunDirectory
@@ -35,7 +34,6 @@ RUN_GROUPS = {"model": ModelConfig, "residual": ResidualConfig, **SWEEP_GROUPS}
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one verb; returns the exit status: 0 done, 1 a sweep has failures, 2 something the user can mend."""
-    quieten_libraries()
     parser = _parser()
     try:
         given = parser.parse_args(arguments)
@@ -152,12 +150,14 @@ def estimate(given: Any) -> int:
     """What a sweep will cost."""
     from rich.progress import Progress
 
+    from scaling.process import quieten_libraries
     from scaling.sweep.estimate import ASSUMED_UTILISATION, device_memory, rate_of_peak
     from scaling.sweep.estimate_tables import compute_table, cost_table, memory_table, parameters_table
     from scaling.sweep.footprint import footprints
     from scaling.sweep.plan import read_plan
     from scaling.sweep.tables import error_console, wide_console
 
+    quieten_libraries()
     for option in ("mfu", "peak-tflops", "price", "device-memory", "node-devices"):
         _check_positive(given, option, most=1 if option == "mfu" else sys.float_info.max)
     if given.mfu is not None and given.peak_tflops is None:

@@ -1,5 +1,6 @@
 """The counted memory of a step against what the allocator hands out, and the process holds, in a real one."""
 
+import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +31,7 @@ def allocated_by_the_trainer(run):
         precision="bf16-mixed" if run.train.precision == "bf16" else "32-true",
         barebones=True,
     )
+    gc.collect()  # what is freed below but was made before would be taken off
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         module = TrainingModule(run)
         module.model.checkpoint_activations = run.execution.checkpoint_activations

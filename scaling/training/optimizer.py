@@ -75,12 +75,13 @@ class StackedMuon(Optimizer):
     def __init__(self, stacks: list[nn.Parameter], lr: float, weight_decay: float):
         rule = Muon([nn.Parameter(torch.empty(1, 1))], lr, weight_decay, adjust_lr_fn=MUON_RATE).defaults
         super().__init__(stacks, rule)
+        self._rule = tuple(rule)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """One step of every matrix."""
         for group in self.param_groups:
-            rule = {key: group[key] for key in self.defaults}
+            rule = {key: group[key] for key in self._rule}
 
             def one(matrix: Tensor, grad: Tensor, momentum: Tensor, rule: dict[str, Any] = rule) -> Tensor:
                 muon([matrix], [grad], [momentum], has_complex=False, **rule)

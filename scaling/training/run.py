@@ -17,7 +17,7 @@ from scaling.config import RunConfig, digest
 from scaling.data.corpus import check_tokens
 from scaling.data.shards import load_index
 from scaling.errors import Busy
-from scaling.process import is_first_process
+from scaling.process import is_first_process, quieten_libraries
 from scaling.records import RunDirectory
 from scaling.training.checkpoint import usable_checkpoint
 from scaling.training.datamodule import TokenData
@@ -57,6 +57,7 @@ def train(config: RunConfig, console: Console) -> dict[str, Any]:
 
 
 def _train(run: RunDirectory, config: RunConfig, console: Console, stop: StopRequest) -> dict[str, Any]:
+    quieten_libraries()
     data = TokenData(config)
     checkpoint, damaged = usable_checkpoint(run)
     message = _how_it_goes_on(checkpoint, damaged)

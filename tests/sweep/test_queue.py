@@ -318,7 +318,8 @@ def test_stopped_runs_save_are_no_failures_and_are_not_retried(sleepers, runs):
     queue.stop()
     until(lambda: not queue.advance())
     assert queue.failures == []
-    assert events == [("started", "baseline"), ("started", "block"), ("stopped", "baseline"), ("stopped", "block")]
+    assert events[:2] == [("started", "baseline"), ("started", "block")]
+    assert sorted(events[2:]) == [("stopped", "baseline"), ("stopped", "block")]  # in whichever order they save
     assert [(run.directory.path / "saved").exists() for run in runs] == [True, True, False]
 
 
@@ -328,5 +329,5 @@ def test_killed_runs_end_at_once(sleepers, runs):
     queue.kill()
     until(lambda: not queue.advance())
     assert queue.failures == []
-    assert [e for e in events if e[0] == "stopped"] == [("stopped", "baseline"), ("stopped", "block")]
+    assert sorted(e for e in events if e[0] == "stopped") == [("stopped", "baseline"), ("stopped", "block")]
     assert not any((run.directory.path / "saved").exists() for run in runs)

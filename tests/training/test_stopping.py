@@ -87,11 +87,20 @@ def test_stopped_several_times_between_two_rows(tiny_run, change, whole, signall
     assert row["train_loss"] == pytest.approx(sum(r["train_loss"] for r in rows_of(whole)) / 6, rel=1e-8)
 
 
-def test_a_second_signal_ends_the_run_at_once(tiny_run, whole, signalled):
+def test_a_second_signal_ends_the_run_at_once(tiny_run, whole, signalled, monkeypatch):
+    monkeypatch.setattr("scaling.training.stopping.SAME_REQUEST_SECONDS", -1.0)
     with pytest.raises(Stopped, match="goes on from its last checkpoint"):
         signalled(tiny_run, 10, times=2)
     assert torch.load(tiny_run.directory.last_checkpoint, weights_only=True)["global_step"] == 4
     assert tiny_run.directory.read_status()["state"] == "stopped"
+    train(tiny_run, QUIET)
+    assert_same(tiny_run, whole)
+
+
+def test_signals_close_together_are_one_request(tiny_run, whole, signalled):
+    """As a cluster sends them: to each process, and to the group."""
+    with pytest.raises(Stopped, match="goes on from there"):
+        signalled(tiny_run, 10, times=2)
     train(tiny_run, QUIET)
     assert_same(tiny_run, whole)
 
