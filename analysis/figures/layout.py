@@ -68,7 +68,9 @@ class _RoundNumbers(Locator):
 
 def legend_above(figure: Figure, entries: Mapping[str, Artist]) -> None:
     """The names of the arms (or of anything else) above the figure, as many in a row as fit; the figure grows."""
+    height = figure.get_figheight()
     for columns in range(min(4, len(entries)), 0, -1):
+        figure.set_figheight(height + 0.2 * math.ceil(len(entries) / columns))  # room enough to be measured in
         legend = figure.legend(
             list(entries.values()),
             list(entries),
@@ -80,7 +82,7 @@ def legend_above(figure: Figure, entries: Mapping[str, Artist]) -> None:
         figure.draw_without_rendering()
         box = legend.get_window_extent()
         if columns == 1 or box.width <= figure.bbox.width:
-            figure.set_figheight(figure.get_figheight() + box.height / figure.dpi)
+            figure.set_figheight(height + box.height / figure.dpi)
             return
         legend.remove()
 
