@@ -48,7 +48,7 @@ def end_with_parent(ending: signal.Signals = signal.SIGTERM) -> None:
 
 def quieten_libraries() -> None:
     """Keep libraries' remarks on the machine, on loaders and on kernels from what a command prints."""
-    for name in ("lightning.pytorch", "lightning.fabric", "transformers"):
+    for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="lightning")
     warnings.filterwarnings("ignore", message="There is a performance drop", category=UserWarning)  # vmap's, of Muon

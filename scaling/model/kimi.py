@@ -24,11 +24,14 @@ from transformers.models.kimi_linear.modeling_kimi_linear import (
     KimiLinearDeltaAttention,
     KimiLinearMoE,
 )
+from transformers.utils import logging
 
 from scaling.config import ModelConfig
 from scaling.errors import TrainingError
 
 ATTENTION = "scaling_causal"
+
+logging.set_verbosity_error()  # that a CPU has no kernels is no news
 
 
 class Routed(NamedTuple):
