@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from interruption import killed_after
 from rich.console import Console
 
 from scaling.errors import ConfigError, TrainingError
-from scaling.training.checkpoint import RotatingCheckpoints
 from scaling.training.run import train
 
 QUIET = Console(quiet=True)
@@ -36,20 +36,6 @@ def on_two(tiny_run, change, tmp_path):
         return change(run, "execution", runs_folder=str(tmp_path / strategy), devices=2, strategy=strategy, **execution)
 
     return _run
-
-
-def killed_after(step, run, monkeypatch):
-    save = RotatingCheckpoints.save_checkpoint
-
-    def save_and_die(self, checkpoint, path, storage_options=None):
-        save(self, checkpoint, path, storage_options)
-        if checkpoint["global_step"] == step:
-            raise SystemExit("killed")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RotatingCheckpoints, "save_checkpoint", save_and_die)
-        with pytest.raises(SystemExit):
-            train(run, QUIET)
 
 
 def losses_of(run, column="train_loss"):

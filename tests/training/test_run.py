@@ -13,6 +13,7 @@ from dataclasses import asdict, replace
 import pytest
 import torch
 import yaml
+from interruption import killed_after
 from rich.console import Console
 
 from scaling.compute import flops_per_token
@@ -31,23 +32,6 @@ def result_of(run):
 
 def in_folder(run, change, tmp_path, name):
     return change(run, "execution", runs_folder=str(tmp_path / name))
-
-
-def killed_after(step, run, monkeypatch):
-    """Train until right after the checkpoint of a step, and die there as SIGKILL would: nothing is cleaned up."""
-    from scaling.training.checkpoint import RotatingCheckpoints
-
-    save = RotatingCheckpoints.save_checkpoint
-
-    def save_and_die(self, checkpoint, path, storage_options=None):
-        save(self, checkpoint, path, storage_options)
-        if checkpoint["global_step"] == step:
-            raise SystemExit("killed")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RotatingCheckpoints, "save_checkpoint", save_and_die)
-        with pytest.raises(SystemExit):
-            result_of(run)
 
 
 def test_a_run_learns_and_writes_its_records(tiny_run):
