@@ -7,6 +7,7 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from processes import wait_until
 
 from scaling.errors import RecordError
 from scaling.records import HEARTBEAT_SECONDS, HEARTBEATS_MISSED, METRICS, RunDirectory, find_runs
@@ -111,13 +112,6 @@ def test_on_another_host_a_run_runs_while_its_heart_beats(run, monkeypatch):
     assert run.read_status()["state"] == "lost"
     with run.lock():
         assert run.read_status()["state"] == "running"
-
-
-def wait_until(condition):
-    end = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.005)
 
 
 def test_a_report_is_renewed_while_nothing_is_said_and_not_after_its_end(run, monkeypatch):

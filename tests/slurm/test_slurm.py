@@ -12,6 +12,7 @@ from dataclasses import asdict
 import local_slurm
 import pytest
 import yaml
+from processes import wait_until
 
 from scaling.records import find_runs
 
@@ -67,13 +68,13 @@ def settings(tmp_path):
     return file
 
 
-def wait_for(what, process, seconds=120.0):
-    end = time.monotonic() + seconds
-    while not (found := what()):
-        assert process.poll() is None, "the sweep ended"
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.2)
-    return found
+def wait_for(what, process):
+    def answer():
+        found = what()
+        assert found or process.poll() is None, "the sweep ended"
+        return found
+
+    return wait_until(answer, 120, pause=0.2)
 
 
 def restarts(environment):

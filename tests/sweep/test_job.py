@@ -4,10 +4,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import asdict
 
 import pytest
+from processes import wait_until
 
 pytest.importorskip("submitit", reason="submitit is not installed: pip install 'attnres-scaling[slurm]'")
 
@@ -50,13 +50,6 @@ def job(tiny_run, change):
         process.wait()
 
 
-def until(condition):
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.1)
-
-
 def is_under_way(run):
     return run.read_status()["state"] == "running" and run.last_checkpoint.exists()
 
@@ -64,7 +57,7 @@ def is_under_way(run):
 def test_a_run_whose_time_is_up_is_saved_put_back_and_finished_by_the_next_job(job):
     start, run = job
     first = start()
-    until(lambda: is_under_way(run))
+    wait_until(lambda: is_under_way(run))
     os.kill(run.read_status()["pid"], signal.SIGUSR2)  # as where Slurm sends signals to every process of a job
     first.send_signal(signal.SIGUSR2)
     said, _ = first.communicate(timeout=60)
@@ -80,7 +73,7 @@ def test_a_run_whose_time_is_up_is_saved_put_back_and_finished_by_the_next_job(j
 def test_a_preempted_or_cancelled_job_saves_and_leaves_it_to_slurm_whether_it_comes_back(job):
     start, run = job
     process = start()
-    until(lambda: is_under_way(run))
+    wait_until(lambda: is_under_way(run))
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGTERM)  # Slurm repeats itself
     said, _ = process.communicate(timeout=60)

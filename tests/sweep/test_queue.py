@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from processes import wait_until
 
 from scaling.config import ResidualConfig
 from scaling.errors import Busy, Diverged, OutOfMemory
@@ -71,8 +72,7 @@ def runs(tiny_run, change):
 def work(runs, devices=DEVICES):
     events = []
     queue = LocalQueue(runs, devices, lambda what, config: events.append((what, config.variant)))
-    while queue.advance():
-        time.sleep(0.02)
+    wait_until(lambda: not queue.advance(), seconds=300)
     return queue.failures, events
 
 
@@ -223,8 +223,7 @@ def test_no_device_is_given_to_two_runs_at_once_and_larger_runs_go_first(runs, p
         [Device(gpu=str(i)) for i in range(4)],
         lambda what, c: began.append(c.seed) if what == "started" else None,
     )
-    while queue.advance():
-        time.sleep(0.02)
+    wait_until(lambda: not queue.advance())
     assert queue.failures == []
     assert began == [3, 1, 5, 0, 2, 4]
     seen = [json.loads((run.directory.path / "seen").read_text()) for run in runs]
@@ -280,13 +279,6 @@ def test_a_process_has_as_many_threads_with_one_run_left_as_with_many(runs, play
 # --- stopping
 
 
-def until(condition):
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.02)
-
-
 @pytest.fixture
 def sleepers(runs, tmp_path, monkeypatch):
     """A queue of three runs on two devices; each ends with status 130, half a second after SIGTERM."""
@@ -307,16 +299,16 @@ time.sleep(60)
     events = []
     queue = LocalQueue(runs, DEVICES, lambda what, config: events.append((what, config.variant)))
     queue.advance()
-    until(lambda: all((run.directory.path / "ready").exists() for run in runs[:2]))
+    wait_until(lambda: all((run.directory.path / "ready").exists() for run in runs[:2]))
     yield queue, events
     queue.kill()
-    until(lambda: not queue.advance())
+    wait_until(lambda: not queue.advance())
 
 
 def test_stopped_runs_save_are_no_failures_and_are_not_retried(sleepers, runs):
     queue, events = sleepers
     queue.stop()
-    until(lambda: not queue.advance())
+    wait_until(lambda: not queue.advance())
     assert queue.failures == []
     assert events[:2] == [("started", "baseline"), ("started", "block")]
     assert sorted(events[2:]) == [("stopped", "baseline"), ("stopped", "block")]  # in whichever order they save
@@ -327,7 +319,7 @@ def test_killed_runs_end_at_once(sleepers, runs):
     queue, events = sleepers
     queue.stop()
     queue.kill()
-    until(lambda: not queue.advance())
+    wait_until(lambda: not queue.advance())
     assert queue.failures == []
     assert sorted(e for e in events if e[0] == "stopped") == [("stopped", "baseline"), ("stopped", "block")]
     assert not any((run.directory.path / "saved").exists() for run in runs)

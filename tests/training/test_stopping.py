@@ -4,13 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
+from processes import children_of, lives, wait_until
 from rich.console import Console
 
 from scaling.errors import Stopped
@@ -161,28 +161,13 @@ def long_run(tiny_run, change):
     return change(run, "execution", log_every=10, validate_every=100, checkpoint_every=100)
 
 
-def wait_until(condition, seconds=60.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.02)
-
-
 def trains(run):
     return lambda: len(run.directory.read_metrics().rows) >= 2
 
 
 def others_of(process):
     """The processes that it started to train with it."""
-    pids = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    return [int(pid) for pid in pids if b"config.yaml" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-
-
-def lives(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    return [pid for pid, words in children_of(process.pid).items() if any(Path(w).name == "config.yaml" for w in words)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -190,7 +175,7 @@ def test_a_stopped_process_says_so_in_one_line_and_ends_with_130(long_run, start
     process = start(long_run)
     wait_until(trains(long_run))
     process.send_signal(number)
-    _, said = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert len(said.splitlines()) == 1
     assert "was stopped after step" in said
@@ -205,7 +190,7 @@ def test_a_process_that_is_starting_stops_soon(long_run, start, moment):
     else:
         wait_until(lambda: long_run.directory.path.joinpath("run.json").exists())
     process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=20)
+    _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in said
     assert long_run.directory.read_status()["state"] in ("pending", "stopped")
@@ -261,8 +246,10 @@ def test_the_others_end_with_a_killed_first_process(long_run, change, start):
 def test_the_first_process_ends_with_a_killed_other_and_says_so(long_run, change, start, moment):
     long_run = change(long_run, "execution", devices=2)
     process = start(long_run)
-    wait_until(lambda: others_of(process) and (moment == "starting" or trains(long_run)()))
-    os.kill(others_of(process)[0], signal.SIGKILL)
+    if moment == "training":
+        wait_until(trains(long_run))
+    (other,) = wait_until(lambda: others_of(process))
+    os.kill(other, signal.SIGKILL)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 1, said
     assert len(said.splitlines()) == 1, said
