@@ -4,7 +4,8 @@
 
 `--reference` is a finished folder of the same sweep on the same machine (`make demo` leaves runs/demo). The disturbed
 sweep writes to a file system of its own in memory (a tmpfs, so this needs root). Faults are drawn by a seeded
-generator; whenever the sweep ends before its runs are finished, the same command is given again, as a user would.
+generator and spread over the whole of the training, however fast the machine; whenever the sweep ends before its runs
+are finished, the same command is given again, as a user would.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ class Disturbed:
     starts: int = 0
     process: subprocess.Popen[bytes] | None = None
     injected: Counter[str] = field(default_factory=Counter)
+    hit: Counter[str] = field(default_factory=Counter)
+    furthest: dict[str, float] = field(default_factory=dict)
 
     def start(self) -> None:
         """Give the command (again)."""
@@ -72,6 +75,14 @@ class Disturbed:
         """A training process, drawn, that has written a checkpoint or at least its status."""
         running = sorted(self.training().items())
         return self.draw.choice(running) if running else None
+
+    def trained(self) -> float:
+        """Share of each run's steps that was ever done, on average over the runs."""
+        for run in find_runs(self.folder) if self.folder.is_dir() else []:
+            status = run.read_status()
+            share = 1.0 if run.read_result() else status.get("step", 0) / status.get("steps", 1)
+            self.furthest[run.name] = max(share, self.furthest.get(run.name, 0.0))
+        return sum(self.furthest.values()) / self.n_runs
 
     def finished(self) -> bool:
         """Whether every run has its result and the sweep has ended."""
@@ -193,26 +204,30 @@ def memory_disk(folder: Path, megabytes: int) -> Iterator[None]:
         subprocess.run(["umount", "--lazy", folder], check=True)
 
 
-def disturb(sweep: Disturbed, faults: int, mean_wait: float, console: Console) -> None:
-    """Start the sweep, inject `faults` faults, and see it to its end."""
-    began, kinds = time.monotonic(), []
-    while sum(sweep.injected.values()) < faults or not sweep.finished():
+def disturb(sweep: Disturbed, faults: int, console: Console) -> None:
+    """Start the sweep, inject a fault whenever another share of its training is done, and see it to its end."""
+    began = time.monotonic()
+    kinds: list[Callable[[Disturbed], bool]] = []
+    moments = sorted((sweep.draw.random() + i) / (faults + 1) for i in range(faults))
+    while moments or not sweep.finished():
         if not sweep.is_working:
             if sweep.finished():
-                raise SystemExit(f"all runs finished after {sum(sweep.injected.values())} faults: shorten --mean-wait")
+                raise SystemExit(f"all runs finished before the last {len(moments)} of {faults} faults")
             sweep.start()
-        if sum(sweep.injected.values()) >= faults:
-            time.sleep(0.5)
+        time.sleep(0.2)
+        if not moments or sweep.trained() < moments[0]:
             continue
-        time.sleep(sweep.draw.uniform(0.5, 1.5) * mean_wait)
         if not kinds:  # every kind once before any comes again
             kinds = sweep.draw.sample(FAULTS, len(FAULTS))
         fault = kinds.pop()
+        trained = [run.name for run in sweep.training().values()]
         if fault(sweep):
+            moments.pop(0)
             sweep.injected[fault.__name__] += 1
+            sweep.hit.update(trained)
             console.print(
                 f"{sum(sweep.injected.values()):>3} after {time.monotonic() - began:5.0f} s: "
-                f"{fault.__name__.replace('_', ' ')} ({sweep.results()} runs finished)",
+                f"{fault.__name__.replace('_', ' ')} ({sweep.trained():.0%} trained, {sweep.results()} runs finished)",
                 highlight=False,
             )
         else:
@@ -231,7 +246,6 @@ def main() -> int:
     parser.add_argument("--megabytes", type=int, default=160, help="size of that tmpfs")
     parser.add_argument("--faults", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--mean-wait", type=float, default=9.0, help="seconds between two faults, on average")
     given, extra = parser.parse_known_args()
     if os.geteuid() != 0:
         raise SystemExit("a file system of its own needs root: run this as root")
@@ -243,7 +257,7 @@ def main() -> int:
     command += [str(folder.parent), "--execution.retries", "3", "--execution.checkpoint_every", "10", *extra]
     sweep = Disturbed(command, folder, len(find_runs(given.reference)), random.Random(given.seed))
     with memory_disk(given.folder / "disk", given.megabytes):
-        disturb(sweep, given.faults, given.mean_wait, console)
+        disturb(sweep, given.faults, console)
         same = report(sweep, given.reference, given.seed, console)
     return 0 if same else 1
 
@@ -255,13 +269,15 @@ def report(sweep: Disturbed, reference: Path, seed: int, console: Console) -> bo
         kinds.add_row(name.replace("_", " "), str(times))
     kinds.add_row("(the command given)", str(sweep.starts))
     console.print(kinds)
-    table, same = Table("run", "attempts", "validation loss", "result.json"), True
+    table, same = Table("run", "faults while it trained", "attempts", "validation loss", "result.json"), True
     for ours, theirs in zip(find_runs(sweep.folder), find_runs(reference), strict=True):
         equal = (ours.path / "result.json").read_bytes() == (theirs.path / "result.json").read_bytes()
         same &= equal
         attempts = len((ours.read_run() or {})["attempts"])
         loss = (ours.read_result() or {})["val_loss"]
-        table.add_row(ours.name, str(attempts), f"{loss:.9f}", "same bytes" if equal else "DIFFERS")
+        table.add_row(
+            ours.name, str(sweep.hit[ours.name]), str(attempts), f"{loss:.9f}", "same bytes" if equal else "DIFFERS"
+        )
     console.print(table)
     tables_equal = final_table(sweep.folder) == final_table(reference)
     console.print(f"final table without {', '.join(DISTURBED)}: {'identical' if tables_equal else 'DIFFERENT'}")

@@ -1,12 +1,13 @@
 """A small corpus of real text (modules of the standard library) and the smallest model, shared by all tests."""
 
 import os
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
+import yaml
 from hypothesis import settings
 from library_corpus import write_corpus
 
@@ -60,3 +61,25 @@ def change():
         return replace(run, **{part: replace(getattr(run, part), **values)})
 
     return _change
+
+
+@pytest.fixture
+def write_sweep(tmp_path):
+    """`write_sweep(run, sizes=...)`: the file of a sweep of a run's size, as the baseline and as `block`.
+
+    Sections that are given stand in place of those.
+    """
+
+    def _write_sweep(run: RunConfig, **sections) -> Path:
+        values = asdict(run)
+        sweep = {
+            "name": "tiny",
+            "sizes": [{"model": values["model"]}],
+            "variants": {"baseline": {}, "block": values["residual"]},
+            **{part: values[part] for part in ("data", "train", "execution")},
+        }
+        file = tmp_path / "tiny.yaml"
+        file.write_text(yaml.safe_dump(sweep | sections))
+        return file
+
+    return _write_sweep

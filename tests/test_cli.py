@@ -23,24 +23,10 @@ def config_file(tiny_run, tmp_path):
 
 
 @pytest.fixture
-def sweep_file(tiny_run, tmp_path):
+def sweep_file(tiny_run, write_sweep):
     """Two sizes x two arms of the tiny run."""
-    values = asdict(tiny_run)
-    sizes = [{"model": {**values["model"], "name": f"w{d}", "d_model": d}} for d in (16, 32)]
-    file = tmp_path / "tiny.yaml"
-    file.write_text(
-        yaml.safe_dump(
-            {
-                "name": "tiny",
-                "data": values["data"],
-                "train": values["train"],
-                "sizes": sizes,
-                "variants": {"baseline": {}, "block": values["residual"]},
-                "execution": values["execution"],
-            }
-        )
-    )
-    return file
+    model = asdict(tiny_run.model)
+    return write_sweep(tiny_run, sizes=[{"model": {**model, "name": f"w{d}", "d_model": d}} for d in (16, 32)])
 
 
 def complaint_of(capsys, *arguments, status=2):

@@ -22,6 +22,7 @@ STATE_STYLES = {
     "failed": "red",
     "diverged": "red",
     "lost": "yellow",
+    "stopped": "yellow",
     "damaged": "red",
 }
 

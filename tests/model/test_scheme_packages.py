@@ -43,30 +43,15 @@ def scaling(arguments, packages, cwd):
     )  # fmt: skip
 
 
-def sweep_file(run, folder):
-    """A sweep of the run's size with two arms, the second the package's."""
-    values = asdict(run)
-    sweep = {
-        "name": "two",
-        "data": values["data"],
-        "train": values["train"],
-        "sizes": [{"model": values["model"]}],
-        "variants": {"baseline": {"scheme": "baseline"}, "shrunk": {"scheme": "shrunk", "options": {"factor": 0.8}}},
-        "execution": values["execution"],
-    }
-    path = folder / "two.yaml"
-    path.write_text(yaml.safe_dump(sweep))
-    return path
-
-
-def test_a_package_adds_a_scheme_that_sweeps(tiny_run, change, tmp_path):
+def test_a_package_adds_a_scheme_that_sweeps(tiny_run, change, write_sweep, tmp_path):
     packages = tmp_path / "packages"
     packages.mkdir()
     install(packages, "shrunk_scheme")
     few = change(change(tiny_run, "train", tokens=512 * 4), "execution", validate_every=2, checkpoint_every=2)
-    done = scaling(["sweep", str(sweep_file(few, tmp_path))], packages, tmp_path)
+    arms = {"baseline": {}, "shrunk": {"scheme": "shrunk", "options": {"factor": 0.8}}}
+    done = scaling(["sweep", str(write_sweep(few, variants=arms))], packages, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    results = list((tmp_path / "runs").glob("two/*/result.json"))
+    results = list((tmp_path / "runs").glob("tiny/*/result.json"))
     assert {path.parent.name.split("-")[0] for path in results} == {"baseline", "shrunk"}
 
 

@@ -33,7 +33,7 @@ def cluster(tmp_path_factory):
 
 
 @pytest.fixture
-def sweep(tiny_run, change, tmp_path):
+def sweep(tiny_run, change, write_sweep):
     """`sweep(runs_folder)`: the command that trains three short runs and one long one there."""
     tiny_run = change(tiny_run, "execution", log_every=50, validate_every=200, checkpoint_every=50)
     tiny_run = change(tiny_run, "train", tokens=512 * 200, allow_repeat=True)
@@ -41,13 +41,7 @@ def sweep(tiny_run, change, tmp_path):
     widths = {"long": 32, "a": 16, "b": 24, "c": 40}
     sizes = [{"model": {**values["model"], "name": name, "d_model": width}} for name, width in widths.items()]
     sizes[0]["train"] = {"tokens": 512 * round(LONG / seconds_of_a_step(tiny_run))}
-    keys = ("data", "train", "execution")
-    file = tmp_path / "tiny.yaml"
-    file.write_text(
-        yaml.safe_dump(
-            {"name": "tiny", **{k: values[k] for k in keys}, "sizes": sizes, "variants": {"block": values["residual"]}}
-        )
-    )
+    file = write_sweep(tiny_run, sizes=sizes, variants={"block": values["residual"]})
     return lambda folder, *more: [
         *(sys.executable, "-m", "scaling", "sweep", str(file), "--execution.runs_folder", str(folder), *more)
     ]

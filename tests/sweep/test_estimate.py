@@ -18,25 +18,11 @@ MIB, GIB = 2**20, 2**30
 
 
 @pytest.fixture
-def sweep_file(tiny_run, tmp_path):
+def sweep_file(tiny_run, change, write_sweep):
     """Two sizes x two arms x two seeds, with names as long as those of a real ladder."""
-    values = asdict(tiny_run)
-    sizes = [{"model": {**values["model"], "name": f"dense-17x12{d}", "d_model": d}} for d in (16, 32)]
-    file = tmp_path / "tiny.yaml"
-    file.write_text(
-        yaml.safe_dump(
-            {
-                "name": "tiny",
-                "data": values["data"],
-                "train": values["train"],
-                "sizes": sizes,
-                "variants": {"baseline": {}, "block": values["residual"]},
-                "seeds": [0, 1],
-                "execution": {**values["execution"], "micro_batch": 2},
-            }
-        )
-    )
-    return file
+    model = asdict(tiny_run.model)
+    sizes = [{"model": {**model, "name": f"dense-17x12{d}", "d_model": d}} for d in (16, 32)]
+    return write_sweep(change(tiny_run, "execution", micro_batch=2), sizes=sizes, seeds=[0, 1])
 
 
 def printed(capsys, *arguments):
