@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 from analysis.multiplier import Multiplier
 from analysis.pairing import BASELINE
@@ -27,15 +28,18 @@ _NAMES = {
     "full_scalars": "Full (learned scalars)",
     "full_sigmoid": "Full (sigmoid)",
     "full_no_key_norm": "Full (no key norm)",
-    "full_window": "Full (last 8 outputs)",
-    "block_heads": "Block (16 heads)",
+    "full_window": "Full (window)",
+    "block_heads": "Block (heads)",
     "block_no_key_norm": "Block (no key norm)",
 }
+_NUMBERED = {"full_window": "Full (window {})", "block_heads": "Block ({} heads)", "block_size": "Block (size {})"}
 _LONGEST = 24
 
 
 def arm_name(variant: str) -> str:
     """The name of an arm for readers."""
+    if (number := re.fullmatch(r"(\w+)_(\d+)", variant)) and number[1] in _NUMBERED:
+        return _NUMBERED[number[1]].format(number[2])
     return _NAMES.get(variant) or shorten(variant)
 
 

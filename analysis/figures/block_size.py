@@ -19,14 +19,14 @@ def loss_by_block_size(runs: Runs) -> Figure:
     """Loss (nats per token) over S, sublayers in a block, logarithmic to base 2; Full is S = 1, the baseline a line."""
     losses = block_sizes(runs)
     baseline = arm_losses(runs)[BASELINE]
-    look = looks([BASELINE, "block", FULL])
+    look = looks([BASELINE, "block", FULL, *(f"block_size_{size}" for size in losses)])
     figure = new_figure(2.3)
     axes = figure.add_subplot()
     axes.set_xscale("log", base=2)
     axes.axhline(baseline, color=look[BASELINE].colour, linewidth=1)
     axes.plot(list(losses), list(losses.values()), color=look["block"].colour, linewidth=1, zorder=2)
     for size, loss in losses.items():
-        style = look[FULL if size == 1 else "block"]
+        style = look[FULL if size == 1 else f"block_size_{size}"]
         axes.plot([size], [loss], style.marker, color=style.colour, zorder=3)
     axes.xaxis.set_major_locator(FixedLocator(list(losses)))
     axes.xaxis.set_minor_locator(NullLocator())

@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 
 from analysis.calibrate import GOAL, SIZES, Coverage
 from analysis.figures.layout import legend_above, new_figure
-from analysis.figures.style import looks, styled
+from analysis.figures.style import series, styled
 from analysis.powerlaw import CONFIDENCE
 
 _LOWEST = 0.9
@@ -26,7 +26,7 @@ def coverage(found: Sequence[Coverage]) -> Figure:
     axes.axvspan(*GOAL, color="#e8f1f8", zorder=0)
     axes.axvline(CONFIDENCE, color="#777777", linewidth=0.8)
     names = [f"{n} sizes" for n in SIZES]
-    look = looks(names)
+    look = series(names)
     places, labels, height = [], [], 0.0
     for i, (group, method) in enumerate(rows):
         if i == 0 or rows[i - 1][0] != group:

@@ -7,7 +7,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from analysis.figures.layout import legend_above, new_figure
-from analysis.figures.style import looks, styled
+from analysis.figures.style import series, styled
 from analysis.plan import Plan
 from analysis.student import POWER
 
@@ -18,7 +18,7 @@ def power_curves(made: Plan) -> Figure:
     figure = new_figure(2.6)
     axes = figure.add_subplot()
     seeds = sorted({design.seeds for design in made.detects})
-    look = looks([f"{r} seeds" for r in seeds])
+    look = series([f"{r} seeds" for r in seeds])
     entries: dict[str, Line2D] = {}
     for r in seeds:
         style = look[f"{r} seeds"]

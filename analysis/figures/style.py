@@ -6,12 +6,18 @@ markers and dashes do.
 
 from __future__ import annotations
 
+import colorsys
+import math
+import re
+import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import wraps
+from itertools import cycle
 from typing import Any, ParamSpec, TypeVar
 
 import matplotlib as mpl
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -78,7 +84,7 @@ _KNOWN = {
     "full_scalars": Look("#f2a36e", "H", (0, (1, 0.8, 3, 0.8))),
     "full_sigmoid": Look("#b5532a", "v", (0, (6, 2))),
     "full_no_key_norm": Look("#e88a52", "<", (0, (2, 2))),
-    "full_window": Look("#f7c6a3", ">", (0, (1, 3))),
+    "full_window": Look("#dda174", ">", (0, (1, 1.8))),
     "block_heads": Look("#003f63", "P", (0, (7, 1, 1, 1, 1, 1))),
     "block_no_key_norm": Look("#7fb3d5", "X", (0, (3, 3))),
 }
@@ -91,10 +97,43 @@ _OTHERS = (
 )
 
 
+_BLOCK_SIZE = re.compile(r"block_size_(\d+)")
+
+
 def looks(variants: Iterable[str]) -> dict[str, Look]:
-    """The look of each variant; the known schemes always have theirs, others go by their order."""
-    others = iter(_OTHERS * 100)
-    return {variant: _KNOWN.get(variant) or next(others) for variant in variants}
+    """The look of each variant, the same in every figure.
+
+    A scheme that is not known has one of five looks by its name; where two of a figure have the same, the later in
+    the alphabet has the next that is free.
+    """
+    names = list(variants)
+    found = {name: look for name in names if (look := _known(name))}
+    free: list[Look] = []
+    for name in sorted({*names} - {*found}):
+        free = free or list(_OTHERS)
+        start = zlib.crc32(name.encode()) % len(_OTHERS)
+        found[name] = next(look for look in (*_OTHERS[start:], *_OTHERS[:start]) if look in free)
+        free.remove(found[name])
+    return {name: found[name] for name in names}
+
+
+def series(names: Iterable[str]) -> dict[str, Look]:
+    """Looks for what has an order and is no arm, such as numbers of seeds."""
+    return dict(zip(names, cycle(_OTHERS), strict=False))
+
+
+def _known(variant: str) -> Look | None:
+    if size := _BLOCK_SIZE.fullmatch(variant):
+        return _of_block_size(int(size[1]))
+    return _KNOWN.get("full_window" if variant.startswith("full_window") else variant)
+
+
+def _of_block_size(size: int) -> Look:
+    """Block's square in a greyer blue of its hue: the larger the blocks, the lighter and the longer the dashes."""
+    hue, _, _ = colorsys.rgb_to_hls(*to_rgb(_KNOWN["block"].colour))
+    doublings = min(math.log2(max(size, 1)), 6)
+    colour = to_hex(colorsys.hls_to_rgb(hue, 0.1 + 0.1 * doublings, 0.35))
+    return Look(colour, _KNOWN["block"].marker, (0, (1.5 + doublings, 1.6)))
 
 
 def styled(draw: Callable[P, F]) -> Callable[P, F]:

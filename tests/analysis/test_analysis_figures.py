@@ -1,5 +1,6 @@
 """The figures as they are drawn: nothing overlaps, nothing is cut off, what they must show is there."""
 
+import colorsys
 import math
 import re
 
@@ -7,6 +8,7 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.colors import to_rgb
 from legibility import flaws, texts
 
 from analysis.allocation import compute_range
@@ -280,6 +282,26 @@ def test_arms_keep_their_look_and_can_be_told_apart_in_grey():
     assert len({x.marker for x in look.values()}) == len(variants)
     assert len({x.dashes for x in look.values()}) == len(variants)
     assert len({x.colour for x in look.values()}) == len(variants)
+
+
+def test_an_unknown_arm_has_a_look_by_its_name_and_not_by_its_place():
+    strangers = ["layer_scale", "rezero", "keel", "deepnorm", "siamese"]
+    look = looks(strangers)
+    assert looks(reversed(strangers)) == look
+    assert len(set(look.values())) == len(strangers)
+    alone = [looks([name])[name] for name in map(str, range(40))]
+    assert len(set(alone)) == len(strangers)  # every look of the set is somebody's
+    assert looks(["a", "block", "b"])["a"] == looks(["a"])["a"]
+
+
+def test_arms_named_after_a_number_are_shades_of_what_they_change():
+    """Any block size is a blue of Block's hue; sizes of one sweep differ from each other and from Block's other arms."""
+    sizes = [f"block_size_{s}" for s in (1, 2, 3, 4, 8, 16, 32, 64, 1024)]
+    hues = [colorsys.rgb_to_hls(*to_rgb(look.colour))[0] for look in looks([*sizes, "block"]).values()]
+    assert hues == pytest.approx([hues[-1]] * len(hues), abs=0.01)
+    look = looks([*sizes[1:8], "block", "block_heads", "block_no_key_norm"])
+    assert len({x.colour for x in look.values()}) == len(look)
+    assert looks(["full_window_8", "full_window"])["full_window_8"] == looks(["full_window"])["full_window"]
 
 
 def test_axis_units_need_no_exponent():

@@ -240,6 +240,9 @@ def test_numbers_are_rounded_to_what_the_interval_supports():
     assert count_text(float("nan")) == ""
     assert [seconds_text(x) for x in (3.14159, 300, 9000)] == ["3.1 s", "5.0 min", "2.5 h"]
     assert arm_name("block") == "Block AttnRes"
+    assert [arm_name(arm) for arm in ("full_window", "full_window_8")] == ["Full (window)", "Full (window 8)"]
+    assert [arm_name(arm) for arm in ("block_heads", "block_heads_4")] == ["Block (heads)", "Block (4 heads)"]
+    assert [arm_name(arm) for arm in ("block_size_4", "seed_4")] == ["Block (size 4)", "seed_4"]
     assert arm_name("x" * 99) == "x" * 23 + "\u2026"
 
 
