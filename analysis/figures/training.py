@@ -10,11 +10,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from analysis.curves import loss_column, smoothed
+from analysis.figures.crowd import Crowd
 from analysis.figures.layout import NICE_STEPS, legend_above, new_figure
-from analysis.figures.style import Look, looks, styled
+from analysis.figures.style import styled
 from analysis.pairing import BASELINE
 from analysis.runs import Runs
-from analysis.wording import arm_name, shorten
+from analysis.wording import shorten
 
 LOSS_TEXT = {"val_loss": "validation loss", "train_loss": "training loss, running mean"}
 SKIPPED = 0.2
@@ -25,7 +26,8 @@ SKIPPED = 0.2
 def training_curves(runs: Runs, curves: pd.DataFrame) -> Figure:
     """Loss against tokens for every run of the table, seeds as equal lines.
 
-    Validation loss where the runs have five points of it or more, else training loss as a running mean.
+    Validation loss where the runs have five points of it or more, else training loss as a running mean. Where there
+    are many arms, those whose losses end lowest and highest at the largest size have names.
 
     Args:
         runs: the table; its runs are drawn, and its sizes are the panels, in order of parameters.
@@ -33,19 +35,21 @@ def training_curves(runs: Runs, curves: pd.DataFrame) -> Figure:
     """
     curves = curves[curves["run"].isin(runs.table["run"])]
     column = loss_column(curves)
-    look = looks([BASELINE, *runs.arms])
     order = runs.table[runs.table["size"].isin(curves["size"])].sort_values("params")["size"].unique()
+    crowd = Crowd(
+        _ends(curves, column, order[-1]).reindex([v for v in (BASELINE, *runs.arms) if v in set(curves["variant"])])
+    )
     rows = math.ceil(len(order) / 2)
     figure = new_figure(0.5 + 1.35 * rows)
     panels = figure.subplots(rows, min(2, len(order)), squeeze=False).flat
     scale, unit = tokens_unit(curves["tokens"].max())
     for size, axes in zip(order, panels, strict=False):
-        _draw_panel(axes, curves[curves["size"] == size], column, look, scale)
+        _draw_panel(axes, curves[curves["size"] == size], column, crowd, scale)
         axes.set_title(shorten(size))
     figure.supxlabel(f"tokens{unit}", fontsize=8)
     between = " " if rows > 1 else "\n"
     figure.supylabel(f"{LOSS_TEXT[column]}{between}(nats per token)", fontsize=8)
-    entries = {arm_name(v): look[v].line() for v in look if v in set(curves["variant"])}
+    entries = crowd.legend()
     spare = next(panels, None)
     if spare is None:
         legend_above(figure, entries)
@@ -61,13 +65,19 @@ def tokens_unit(largest: float) -> tuple[float, str]:
     return next(((scale, name) for scale, name in units if largest >= scale), (1.0, ""))
 
 
-def _draw_panel(axes: Axes, curves: pd.DataFrame, column: str, look: dict[str, Look], scale: float) -> None:
+def _ends(curves: pd.DataFrame, column: str, size: str) -> pd.Series:
+    """The last loss of every variant at a size, seeds averaged."""
+    own = curves[curves["size"] == size].dropna(subset=[column]).sort_values("tokens")
+    return own.groupby(["variant", "seed"])[column].last().groupby("variant").mean()
+
+
+def _draw_panel(axes: Axes, curves: pd.DataFrame, column: str, crowd: Crowd, scale: float) -> None:
     lowest, highest = math.inf, -math.inf
-    for variant in look:
+    for variant in crowd.drawn(curves["variant"]):
         for _, run in curves[curves["variant"] == variant].groupby("run"):
             points = run.dropna(subset=[column]).sort_values("tokens")
             loss = smoothed(points[column], column)
-            axes.plot(points["tokens"] / scale, loss, color=look[variant].colour, linestyle=look[variant].dashes)
+            axes.plot(points["tokens"] / scale, loss, **crowd.line(variant))  # type: ignore[arg-type]
             shown = loss[points["tokens"] >= SKIPPED * points["tokens"].max()]
             lowest, highest = min(lowest, shown.min()), max(highest, shown.max())
     if lowest < highest:

@@ -8,8 +8,8 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.colors import to_rgb
 from legibility import flaws, texts
+from matplotlib.colors import to_rgb
 
 from analysis.allocation import compute_range
 from analysis.collect import CURVE_COLUMNS, csv_text
@@ -295,7 +295,7 @@ def test_an_unknown_arm_has_a_look_by_its_name_and_not_by_its_place():
 
 
 def test_arms_named_after_a_number_are_shades_of_what_they_change():
-    """Any block size is a blue of Block's hue; sizes of one sweep differ from each other and from Block's other arms."""
+    """Any block size is a blue of Block's hue; those of a sweep differ from each other and from Block's other arms."""
     sizes = [f"block_size_{s}" for s in (1, 2, 3, 4, 8, 16, 32, 64, 1024)]
     hues = [colorsys.rgb_to_hls(*to_rgb(look.colour))[0] for look in looks([*sizes, "block"]).values()]
     assert hues == pytest.approx([hues[-1]] * len(hues), abs=0.01)

@@ -23,7 +23,9 @@ from analysis.figures import (
     loss_gap,
     render,
     shape_grid,
+    training_curves,
 )
+from analysis.figures.crowd import GREY
 from analysis.figures.style import looks
 from analysis.runs import read_runs
 
@@ -185,21 +187,70 @@ def test_the_gap_of_our_runs_is_of_the_largest_size_and_the_mean_of_seeds(table)
     assert flaws(loss_gap(training)) == []
 
 
-@pytest.mark.parametrize("arms", [2, 12])
-def test_the_gap_is_legible_for_many_arms_and_points(table, arms):
-    rows = losses({arm: 3 - i / 100 for i, arm in enumerate(ABLATIONS[:arms])}, "a size with a rather long name")
-    curves = [
-        {**row, "tokens": 1e6 * k, "train_loss": row["val_loss"] + 9 / k, "val_loss": ""}
-        for row in rows
-        for k in range(1, 99)
-    ]
-    path = table(rows)
-    (path / "curves.csv").write_text(csv_text(CURVE_COLUMNS, [{k: p.get(k) for k in CURVE_COLUMNS} for p in curves]))
-    figure = loss_gap(largest(read_runs(path), load_curves(path)))
+@pytest.fixture
+def trained(table):
+    """`trained(arms, points, validated)`: a results folder of runs, each arm's loss 0.01 below the one before."""
+
+    def write(arms, points, validated):
+        rows = losses({arm: 3 - i / 100 for i, arm in enumerate(ABLATIONS[:arms])}, "a size with a rather long name")
+        curves = [
+            {**row, "tokens": 1e6 * k, "train_loss": row["val_loss"] + 9 / k, "val_loss": ""}
+            | ({"val_loss": row["val_loss"] + 9 / k} if validated else {})
+            for row in rows
+            for k in range(1, points)
+        ]
+        path = table(rows)
+        text = csv_text(CURVE_COLUMNS, [{k: p.get(k) for k in CURVE_COLUMNS} for p in curves])
+        (path / "curves.csv").write_text(text)
+        return path
+
+    return write
+
+
+def training_of(path):
+    return largest(read_runs(path), load_curves(path))
+
+
+@pytest.mark.parametrize("arms", [2, 7, 12])
+@pytest.mark.parametrize("points", [9, 99])
+def test_the_gap_is_legible_for_many_arms_and_points(trained, arms, points):
+    figure = loss_gap(training_of(trained(arms, points, validated=False)))
     assert flaws(figure) == []
     upper, lower = figure.axes
     assert (len(upper.get_lines()), len(lower.get_lines())) == (arms, arms)  # the gap has a line at 0
     assert "training loss, running mean\n(nats per token)" in drawn(figure)
+
+
+@pytest.mark.parametrize(
+    ("arms", "says"), [(2, "DenseFormer ends 0.010 lower"), (4, "3 of 3 arms end below the baseline")]
+)
+def test_a_gap_by_training_loss_says_so_in_its_title(trained, arms, says):
+    validated, not_validated = (loss_gap(training_of(trained(arms, 9, v))).axes[0] for v in (True, False))
+    assert validated.get_title() == says
+    assert not_validated.get_title() == f"{says}\nby training loss"
+
+
+def test_of_many_arms_the_best_and_the_worst_have_names_and_the_others_are_grey(trained):
+    """ABLATIONS are in the order of their losses here, the baseline's the highest."""
+    path = trained(12, 9, validated=True)
+    runs, curves = read_runs(path), load_curves(path)
+    look = looks(ABLATIONS)
+    for figure in (loss_gap(largest(runs, curves)), training_curves(runs, curves)):
+        assert flaws(figure) == []
+        lines = figure.axes[0].get_lines()
+        assert all(line.get_marker() in ("", "None") for line in lines)
+        shown = {look[arm].colour for arm in (ABLATIONS[0], *ABLATIONS[1:3], *ABLATIONS[-3:])}
+        assert {line.get_color() for line in lines} - {GREY.colour} == shown
+        grey = [line for line in lines if line.get_color() == GREY.colour]
+        assert len(grey) == 6
+        assert max(line.get_linewidth() for line in grey) < 1
+        named = {"Baseline", "Block (no key norm)", "Block (heads)", "Block AttnRes", "DenseFormer", "mHC", "6 others"}
+        assert {text.get_text() for text in legend_of(figure)} == named
+
+
+def legend_of(figure):
+    (legend,) = [*figure.legends, *(axes.get_legend() for axes in figure.axes if axes.get_legend())]
+    return legend.get_texts()
 
 
 def test_the_papers_magnitudes_by_depth_are_on_logarithmic_axes():
