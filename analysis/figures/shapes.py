@@ -19,6 +19,8 @@ from analysis.wording import arm_name
 
 _WIDEST = 10
 """Cells of two grids side by side that have room for a loss in the largest type."""
+_BOLD = 0.88
+"""Size of the best loss beside the others', so that bold digits leave room inside their frame."""
 
 
 @styled
@@ -31,7 +33,7 @@ def shape_grid(runs: Runs) -> Figure:
     low = min(np.nanmin(grid) for grid in grids.values())
     high = max(np.nanmax(grid) for grid in grids.values())
     rows = math.ceil(len(grids) / 2)
-    figure = new_figure(max(2.1, 0.65 + rows * (0.4 + 0.24 * max(len(grid) for grid in grids.values()))))
+    figure = new_figure(max(2.3, 0.85 + rows * (0.4 + 0.24 * max(len(grid) for grid in grids.values()))))
     panels = figure.subplots(rows, 2, sharey=True, squeeze=False)
     size = min(7.0, 7.0 * _WIDEST / 2 / max(len(grid.columns) for grid in grids.values()) * 0.9)
     for (arm, grid), axes in zip(grids.items(), panels.flat, strict=False):
@@ -39,6 +41,7 @@ def shape_grid(runs: Runs) -> Figure:
         axes.set_title("{}:\nbest at {:g}, {:g}".format(arm_name(arm), *best_shape(grid)))
     for axes in panels.flat[len(grids) :]:
         axes.set_axis_off()
+    figure.suptitle("validation loss (nats per token)", fontsize=8)
     figure.supxlabel("d_model / Transformer layers", fontsize=8)
     figure.supylabel("heads / Transformer layers", fontsize=8)
     return figure
@@ -53,8 +56,9 @@ def _draw(axes: Axes, grid: pd.DataFrame, ends: tuple[float, float], size: float
             continue
         dark = (loss - ends[0]) / max(ends[1] - ends[0], 1e-12) < 0.55
         colour = "white" if dark else "#1a1a1a"
-        weight = "bold" if loss == best else "normal"
-        axes.text(x, y, f"{loss:.3f}", ha="center", va="center", fontsize=size, color=colour, fontweight=weight)
+        weight, scale = ("bold", _BOLD) if loss == best else ("normal", 1)
+        number = {"fontsize": size * scale, "fontweight": weight, "color": colour}
+        axes.text(x, y, f"{loss:.3f}", ha="center", va="center", **number)  # type: ignore[arg-type]
         if loss == best:
             axes.add_patch(
                 Rectangle((x - 0.5, y - 0.5), 1, 1, fill=False, edgecolor="#d55e00", linewidth=1.6, gid="best")

@@ -26,7 +26,9 @@ from analysis.figures import (
     training_curves,
 )
 from analysis.figures.crowd import GREY
+from analysis.figures.mixing import mixing_map
 from analysis.figures.style import looks
+from analysis.mixing import Mixing
 from analysis.runs import read_runs
 
 PUBLISHED = Path(__file__).parents[2] / "results" / "published"
@@ -137,14 +139,20 @@ def test_the_shape_grids_of_the_paper_print_every_cell_and_frame_the_best():
     assert design(runs) is Design.SHAPES
     figure = shape_grid(runs)
     assert flaws(figure) == []
+    figure.set_dpi(250)  # as it is written; at fewer dots, digits are wider than they should be
+    figure.draw_without_rendering()
     left, right = figure.axes
     assert (left.get_title(), right.get_title()) == ("Baseline:\nbest at 60, 0.3", "AttnRes:\nbest at 45, 0.3")
     for axes, place in ((left, (2.5, 3.5)), (right, (1.5, 3.5))):
         (frame,) = (patch for patch in axes.patches if patch.get_gid() == "best")
         assert frame.get_xy() == place
         assert len(axes.texts) == 25
+        (best,) = (text for text in axes.texts if text.get_fontweight() == "bold")
+        room = frame.get_window_extent().width - best.get_window_extent().width
+        assert room > 2 * frame.get_linewidth() * figure.dpi / 72  # half a line's width is inside, on either side
     assert left.images[0].get_clim() == right.images[0].get_clim() == (1.802, 2.017)
-    assert min(t.get_fontsize() for t in left.texts) >= 6
+    assert sum(t.get_fontsize() >= 6 for t in left.texts) == 24
+    assert "validation loss (nats per token)" in drawn(figure)
 
 
 @pytest.mark.parametrize(("arms", "cells"), [(("block",), [5, 5]), (("block", "full"), [6, 5])])
@@ -304,6 +312,31 @@ def test_our_weights_are_legible_at_any_depth_and_name_the_newest_source(folder,
         figure = depth_weights(arm, found)
         assert flaws(figure) == []
         assert "before MLP:\nnewest source 0.50" in drawn(figure)
+
+
+def mixing_of(mean, variant="block"):
+    return Mixing("run", variant, np.tril(mean), np.zeros_like(mean), np.array([2]))
+
+
+@pytest.mark.parametrize("reads", [3, 17, 65])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_mixing_matrix_is_legible_at_any_depth_with_or_without_signs(reads, sign):
+    figure = mixing_map(
+        mixing_of(np.fromfunction(lambda i, j: (1.0 + j) * sign**j, (reads, reads)), "hyper_connections")
+    )
+    assert flaws(figure) == []
+    axes, bar = figure.axes
+    assert axes.images[0].get_clim() == ((0, 1) if sign > 0 else (-1, 1))
+    assert bar.get_ylabel() == "weight / largest of its row"
+    assert "Hyper-connections: semiseparable rank 2" in drawn(figure)
+
+
+def test_a_row_of_large_weights_leaves_the_others_to_be_seen():
+    """A read is normed, so that only the ratios within a row matter: streams can reach hundreds in the last."""
+    mean = np.array([[2.0, 0, 0], [1.0, -4.0, 0], [450.0, 90.0, -225.0]])
+    shown = mixing_map(mixing_of(mean)).axes[0].images[0].get_array()
+    np.testing.assert_allclose(shown.filled(0), [[1, 0, 0], [0.25, -1, 0], [1, 0.2, -0.5]])
+    assert shown.mask.tolist() == [[False, True, True], [False, False, True], [False, False, False]]
 
 
 def test_dynamics_of_runs_that_did_not_finish_are_not_drawn(folder):
