@@ -27,12 +27,14 @@ _WEIGHTS = ("variant", "layer", "before", "source", "weight")
 
 @dataclass(frozen=True)
 class Depth:
-    """Magnitudes over depth, one column a variant, the baseline first."""
+    """Magnitudes by Transformer layer (the index, from 0), one column a variant, the baseline first."""
 
-    place: str
-    """What the index of each table counts: sublayers or Transformer blocks, from 0."""
     magnitudes: dict[str, pd.DataFrame]
-    """By the names of MAGNITUDES, those that were measured."""
+    """By the names of MAGNITUDES, those that were measured: of the layer, or of its MLP, the last to write."""
+    attention: dict[str, pd.DataFrame]
+    """The same of the layers' attention; nothing where a layer has one value."""
+    gradient_unit: str
+    """Empty where it is not known."""
 
 
 Weights = dict[str, np.ndarray]
@@ -43,7 +45,7 @@ def load_dynamics(runs: Runs) -> tuple[Depth, dict[str, Weights]] | None:
     """The end of training in the dynamics.csv beside a table, at the largest size of its finished runs, seeds averaged.
 
     Returns:
-        Magnitudes by sublayer, and the weights of every variant that has them; None without dynamics.csv.
+        Magnitudes of both kinds of sublayer, and the weights of every variant that has them; None without dynamics.csv.
 
     Raises:
         TableError: dynamics.csv is not what `collect` writes.
@@ -57,17 +59,17 @@ def load_dynamics(runs: Runs) -> tuple[Depth, dict[str, Weights]] | None:
     rows = rows[rows["run"].isin(finished["run"]) & rows["kind"].isin(KINDS)]
     rows = rows[rows["size"] == next((size for size in finished["size"][::-1] if (rows["size"] == size).any()), None)]
     rows = rows[rows["tokens"] == rows.groupby("run")["tokens"].transform("max")]
-    magnitudes = {name: _by_variant(rows, name, "sublayer") for name in MAGNITUDES}
+    attention, mlp = (_by_layer(rows[rows["kind"] == kind]) for kind in KINDS)
     weights = {
         variant: found
         for variant in rows["variant"].unique()
         if (found := _weights_of(path, rows[(rows["variant"] == variant) & (rows["weights"] != "")])) is not None
     }
-    return Depth("sublayer", {name: table for name, table in magnitudes.items() if not table.empty}), weights
+    return Depth(mlp, attention, "nats per token"), weights
 
 
 def load_depth(folder: Path) -> Depth | None:
-    """Published magnitudes by Transformer block, depth.csv.
+    """Published magnitudes, depth.csv, whose Transformer blocks are our layers.
 
     Raises:
         TableError: it is there and is something else.
@@ -76,7 +78,7 @@ def load_depth(folder: Path) -> Depth | None:
     if rows is None:
         return None
     names = ("output_rms", "gradient_norm")
-    return Depth("Transformer block", {name: _by_variant(rows, name, "transformer_block") for name in names})
+    return Depth({name: _by_variant(rows, name, "transformer_block") for name in names}, {}, "")
 
 
 def load_weights(folder: Path) -> dict[str, Weights]:
@@ -100,6 +102,13 @@ def load_weights(folder: Path) -> dict[str, Weights]:
         if all(len(read) and len(read) == read["source"].max() + 1 for read in reads.values()):
             by_variant[variant] = _matrices({key: read["weight"].tolist() for key, read in reads.items()})
     return by_variant
+
+
+def _by_layer(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Those of MAGNITUDES that the rows of one kind of sublayer have."""
+    rows = rows.assign(layer=rows["sublayer"] // len(KINDS))
+    tables = {name: _by_variant(rows, name, "layer") for name in MAGNITUDES}
+    return {name: table for name, table in tables.items() if not table.empty}
 
 
 def _by_variant(rows: pd.DataFrame, name: str, place: str) -> pd.DataFrame:

@@ -267,22 +267,64 @@ def test_the_papers_magnitudes_by_depth_are_on_logarithmic_axes():
     output, gradient = figure.axes
     assert (output.get_yscale(), gradient.get_yscale()) == ("log", "log")
     assert len(output.get_lines()[0].get_xdata()) == 27
-    assert gradient.get_ylabel() == "gradient (norm, 10⁻⁵)"
+    assert gradient.get_ylabel() == "gradient norm\n(10⁻⁵)"  # whose unit the paper does not say
     assert gradient.get_lines()[0].get_ydata()[0] == pytest.approx(2.4663)
-    titles = [axes.get_title().replace("\N{MULTIPLICATION SIGN}", "x") for axes in figure.axes]
-    assert titles == ["range: Baseline 304x, Block AttnRes 27x", "range: Baseline 36x, Block AttnRes 8.3x"]
+    assert [title.splitlines()[0] for title in titles(figure)] == [
+        "range: Baseline 304x, Block AttnRes 27x",
+        "range: Baseline 36x, Block AttnRes 8.3x",
+    ]
+    assert [title.splitlines()[1] for title in titles(figure)] == [
+        "from layer 1: 202x, 9.1x",
+        "from layer 1: 27x, 4.4x",
+    ]
+
+
+def titles(figure):
+    return [axes.get_title().replace("\N{MULTIPLICATION SIGN}", "x") for axes in figure.axes]
 
 
 def test_our_magnitudes_are_of_the_last_tokens(folder):
     arms = ("baseline", "block", "full")
     path = folder(losses(dict.fromkeys(arms, 3.0)), dynamics_rows(arms, 3))
     depth, _ = load_dynamics(read_runs(path))
-    assert depth.magnitudes["output_rms"]["block"].tolist() == [1 + 1000 * 1.5**i for i in range(6)]
     figure = by_depth(depth)
     assert flaws(figure) == []
     assert [axes.get_yscale() for axes in figure.axes] == ["linear", "linear", "linear"]
-    assert figure.axes[-1].get_xlabel() == "sublayer, from 0"
-    assert [len(axes.get_lines()) for axes in figure.axes] == [3, 3, 3]
+    assert figure.axes[-1].get_xlabel() == "Transformer layer, from 0"
+    assert figure.axes[-1].get_ylabel() == "gradient norm\n(10⁻⁷ nats per token)"
+    lines = figure.axes[0].get_lines()
+    attention, mlp = lines[:3], lines[3:]
+    for drawn_lines, first in ((attention, 0), (mlp, 1)):
+        for line in drawn_lines:
+            assert line.get_xdata().tolist() == [0, 1, 2]
+            np.testing.assert_allclose(
+                line.get_ydata() * 1000, [1 + 1000 * 1.5**i for i in (first, first + 2, first + 4)]
+            )
+    assert {line.get_marker() for line in attention} == {"None"}
+    assert {"Baseline", "MLP", "attention"} <= drawn(figure)
+
+
+def test_one_sublayer_apart_does_not_decide_the_range_that_a_title_states(folder):
+    """The first attention's gradient was 48 times the rest in a run that is even over layers otherwise."""
+    rows = list(dynamics_rows(("baseline", "block"), 4))
+    for row in rows:
+        row["gradient_norm"] = 0.15 if (row["variant"], row["sublayer"]) == ("baseline", 0) else 0.003
+    depth, _ = load_dynamics(read_runs(folder(losses({"baseline": 3.0, "block": 2.9}), rows)))
+    assert titles(by_depth(depth))[-1] == "range (MLP): Baseline 1.0x, Block AttnRes 1.0x\nfrom layer 1: 1.0x, 1.0x"
+
+
+@pytest.mark.parametrize("layers", [2, 12, 24, 61])
+def test_layers_have_ticks_within_the_data_only(folder, layers):
+    arms = ("baseline", "block")
+    depth, _ = load_dynamics(
+        read_runs(folder(losses(dict.fromkeys(arms, 3.0)), dynamics_rows(arms, layers, tokens=(0,))))
+    )
+    figure = by_depth(depth)
+    assert flaws(figure) == []
+    figure.draw_without_rendering()
+    ticks = figure.axes[-1].get_xticks()
+    assert len(ticks) >= 2
+    assert (min(ticks), max(ticks) <= layers - 1) == (0, True)
 
 
 def test_the_papers_weights_are_two_heat_maps_with_one_scale():
