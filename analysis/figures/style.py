@@ -129,10 +129,10 @@ def _known(variant: str) -> Look | None:
 
 
 def _of_block_size(size: int) -> Look:
-    """Block's square in a greyer blue of its hue: the larger the blocks, the lighter and the longer the dashes."""
+    """Block's square in its hue: the larger the blocks, the lighter and the longer the dashes."""
     hue, _, _ = colorsys.rgb_to_hls(*to_rgb(_KNOWN["block"].colour))
     doublings = min(math.log2(max(size, 1)), 6)
-    colour = to_hex(colorsys.hls_to_rgb(hue, 0.1 + 0.1 * doublings, 0.35))
+    colour = to_hex(colorsys.hls_to_rgb(hue, 0.084 + 0.086 * doublings, 0.7))
     return Look(colour, _KNOWN["block"].marker, (0, (1.5 + doublings, 1.6)))
 
 
