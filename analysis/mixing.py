@@ -51,7 +51,7 @@ def mixing_of_run(folder: Path, text: str | None = None) -> Mixing:
 
     run = RunDirectory(folder)
     config = build(RunConfig, run.read_config(), where=str(folder))
-    if not is_whole(run.last_checkpoint):
+    if not (run.last_checkpoint.exists() and is_whole(run.last_checkpoint)):
         raise TableError(f"{run.last_checkpoint} is missing or damaged: train the run first")
     corpus, data = open_corpus(config), config.data
     if text is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import zipfile
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 from lightning.pytorch.plugins import TorchCheckpointIO
 
+from scaling.process import is_first_process
 from scaling.records import RunDirectory
 
 
@@ -54,13 +56,17 @@ class RotatingCheckpoints(TorchCheckpointIO):
 def usable_checkpoint(run: RunDirectory) -> tuple[Path | None, list[str]]:
     """The newest checkpoint that can be read whole, if there is one, and the names of those that cannot.
 
-    Damaged ones are renamed, so that the next save does not make one of them the checkpoint before the newest.
+    Damaged ones are renamed, so that the next save does not make one of them the checkpoint before the newest. Of
+    several processes the first has judged before it starts the others, and they go by what it left.
+
+    Raises:
+        OSError: the system cannot read a file, which says nothing of what is in it.
     """
     damaged: list[str] = []
     for path in (run.last_checkpoint, run.previous_checkpoint):
         if not path.exists():
             continue
-        if is_whole(path):
+        if not is_first_process() or is_whole(path):
             return path, damaged
         os.replace(path, path.with_suffix(".damaged"))
         damaged.append(path.name)
@@ -68,9 +74,15 @@ def usable_checkpoint(run: RunDirectory) -> tuple[Path | None, list[str]]:
 
 
 def is_whole(path: Path) -> bool:
-    """Whether every record of a checkpoint has the checksum that was written with it."""
+    """Whether every record of a checkpoint has the checksum that was written with it.
+
+    Raises:
+        OSError: the system cannot read it.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
             return archive.testzip() is None
-    except Exception:  # damage may look like anything: an unknown method, a password, a bad name
+    except Exception as error:  # damage may look like anything: an unknown method, a password, a bad name
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # which is a damaged offset's
+            raise
         return False

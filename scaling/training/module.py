@@ -43,6 +43,16 @@ class TrainingModule(pl.LightningModule):
             assert self.device_mesh is not None
             shard(self.model, self.device_mesh["data_parallel"])
 
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Count what was done in micro-batches of this attempt, by whose number Lightning knows when a step is whole.
+
+        As Lightning's own counts they say that the end of the last micro-batch is still to come.
+        """
+        done = checkpoint["global_step"] * self.trainer.accumulate_grad_batches
+        progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
+        for counts in (progress["current"], progress["total"]):
+            counts |= {"ready": done, "started": done, "processed": done, "completed": done - 1}
+
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         """Mean loss of one micro-batch in nats per token; Lightning averages over the micro-batches of a step."""
         loss = self.model(*batch)

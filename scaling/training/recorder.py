@@ -160,7 +160,8 @@ class Recorder(pl.Callback):
 
     def _loss_sum(self, trainer: pl.Trainer, module: TrainingModule) -> float:
         """Over the processes; exact, as sums of float32 losses in float64 are, so in whatever order."""
-        return trainer.strategy.reduce(module.loss_sum.clone(), reduce_op="sum").item()
+        loss_sum = module.loss_sum.to(trainer.strategy.root_device, copy=True)
+        return trainer.strategy.reduce(loss_sum, reduce_op="sum").item()
 
     def _seconds(self, trainer: pl.Trainer) -> float:
         """Device seconds of the steps since the last row, also of earlier attempts."""

@@ -70,6 +70,7 @@ def _train(run: RunDirectory, config: RunConfig, console: Console, stop: StopReq
             report.say(attempt=attempt, steps=config.steps, message=message)
         module = TrainingModule(config)
         if config.execution.compile:
+            torch._dynamo.config.optimize_ddp = False  # splitting the graph at DDP's buckets breaks reads of blocks
             module.model.compile(dynamic=False)
         recorder = Recorder(run, config, data, attempt, message, report, stop)
         callbacks: list[pl.Callback] = [recorder, ProgressDisplay(config, recorder, console)]

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,8 @@ import yaml
 from interruption import killed_after
 from rich.console import Console
 
+from scaling.compute import parameters
+from scaling.config import ResidualConfig
 from scaling.errors import ConfigError, TrainingError
 from scaling.training.run import train
 
@@ -60,20 +62,29 @@ def test_two_processes_train_the_same_model(tiny_run, on_two, tmp_path, strategy
 
 @pytest.mark.parametrize(("before", "after"), [("ddp", None), ("fsdp", None), (None, "fsdp")])
 def test_a_run_goes_on_with_another_number_of_devices(tiny_run, on_two, change, tmp_path, monkeypatch, before, after):
-    """Weights, moments and schedule from a checkpoint of the other kind: the losses are those of one device."""
+    """Weights, moments and schedule from a checkpoint of the other kind: the losses are those of one device.
+
+    Killed within a number of micro-batches that is no whole number of steps of the other kind.
+    """
     whole = change(tiny_run, "execution", runs_folder=str(tmp_path / "whole"))
     train(whole, QUIET)
-    folder = {"runs_folder": str(tmp_path / "moved")}
     first, then = (
-        change(on_two(strategy) if strategy else tiny_run, "execution", **folder) for strategy in (before, after)
+        change(
+            on_two(strategy) if strategy else tiny_run,
+            "execution",
+            runs_folder=str(tmp_path / "moved"),
+            micro_batch=micro_batch,
+            checkpoint_every=2,
+        )
+        for strategy, micro_batch in ((before, 4), (after, 1))
     )
-    killed_after(8, first, monkeypatch)
+    killed_after(10, first, monkeypatch)
     if after is None:
         train(then, QUIET)
     else:
         by_command_line(then, tmp_path)
     assert losses_of(then) == pytest.approx(losses_of(whole), rel=1e-6)
-    assert [row["attempt"] for row in then.directory.read_metrics().rows] == [1, 1, 1, 1, 2, 2]
+    assert [row["attempt"] for row in then.directory.read_metrics().rows] == [1, 1, 1, 1, 1, 2]
 
 
 def test_equal_weights_have_one_hash_whoever_holds_them(tiny_run, on_two, change, tmp_path, monkeypatch):
@@ -119,7 +130,12 @@ def test_dynamics_are_measured_by_one_process_and_change_nothing(tiny_run, on_tw
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_two_processes_in_bf16_with_compiled_checkpointed_micro_batches(tiny_run, on_two, change, tmp_path, strategy):
-    bf16 = change(tiny_run, "train", precision="bf16")
+    """With more than the first bucket of DDP's reducer, 1 MiB, at which torch.compile may split the graph."""
+    wide = change(
+        change(tiny_run, "model", d_model=128, d_ff=256, n_layers=4), "train", precision="bf16", tokens=512 * 4
+    )
+    bf16 = replace(wide, residual=ResidualConfig("block", {"block_size": 4}))
+    assert sum(parameters(bf16.shape).values()) * 4 > 2**20
     everything = {"compile": True, "checkpoint_activations": True, "micro_batch": 2}
     two = on_two(strategy, bf16, **everything)
     by_command_line(two, tmp_path)

@@ -1,5 +1,6 @@
 """One run on real text: resume, matched arms, faults (rows A1 to A6, T1 to T8)."""
 
+import errno
 import importlib.util
 import json
 import os
@@ -127,6 +128,22 @@ def test_resumed_equals_never_stopped_bit_for_bit(tiny_run, change, tmp_path, mo
     assert without_time[0] == without_time[1]
 
 
+@pytest.mark.parametrize(("before", "after"), [(4, 1), (2, 8), (1, 8), (8, 2)])
+@pytest.mark.parametrize("step", [3, 6])
+def test_a_run_goes_on_with_another_micro_batch(tiny_run, change, tmp_path, monkeypatch, before, after, step):
+    """T8: what a step is does not change, whatever step the run goes on from."""
+    tiny_run = change(tiny_run, "execution", log_every=1, checkpoint_every=3, micro_batch=before)
+    whole = in_folder(tiny_run, change, tmp_path, "whole")
+    result_of(whole)
+    killed_after(step, tiny_run, monkeypatch)
+    result_of(change(tiny_run, "execution", micro_batch=after))
+    ours, expected = (run.directory.read_metrics(512).rows for run in (tiny_run, whole))
+    assert [row["attempt"] for row in ours] == [1] * step + [2] * (12 - step)
+    for key in ("train_loss", "val_loss", "grad_norm"):
+        values = [[row[key] for row in rows if row[key] is not None] for rows in (ours, expected)]
+        assert values[0] == pytest.approx(values[1], rel=1e-5), key
+
+
 def test_killed_after_the_last_checkpoint_still_gives_the_result(tiny_run, change, tmp_path, monkeypatch):
     whole = in_folder(tiny_run, change, tmp_path, "whole")
     result_of(whole)
@@ -171,6 +188,20 @@ def test_a_truncated_checkpoint_is_said_and_passed_over(tiny_run, change, tmp_pa
     assert len(list(tiny_run.directory.path.glob("*.damaged"))) == len(damage)
     assert start in tiny_run.directory.read_status()["message"]
     assert tiny_run.directory.read_result() == whole.directory.read_result()
+
+
+def test_a_checkpoint_that_cannot_be_read_now_is_not_taken_for_damaged(tiny_run, change, tmp_path, monkeypatch):
+    """As of a network's file system that lost a server for a moment."""
+    whole = in_folder(tiny_run, change, tmp_path, "whole")
+    result_of(whole)
+    killed_after(8, tiny_run, monkeypatch)
+    with monkeypatch.context() as patch:
+        patch.setattr("zipfile.ZipFile.testzip", lambda _: (_ for _ in ()).throw(OSError(errno.ESTALE, "Stale file")))
+        with pytest.raises(TrainingError, match=r"cannot read or write its files \(Stale file\): .* from the last"):
+            result_of(tiny_run)
+    assert list(tiny_run.directory.path.glob("*.damaged")) == []
+    assert result_of(tiny_run) == whole.directory.read_result()
+    assert tiny_run.directory.read_metrics().rows[4]["attempt"] > 1
 
 
 def test_a_checkpoint_with_flipped_bits_is_not_whole(tiny_run):
