@@ -9,7 +9,7 @@ Letters: B batch, T time, D width, E routed experts, K experts of a token.
 from __future__ import annotations
 
 from contextlib import nullcontext
-from importlib.util import find_spec
+from importlib import import_module
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -152,13 +152,21 @@ def sequence_balance(scores: Tensor, taken: Tensor) -> Tensor:
 def check_kernels(on_gpu: bool) -> None:
     """Refuse a GPU without the kernels (in plain PyTorch KDA keeps 32 kB a token and head), and a CPU with them.
 
+    Asked is what transformers asks, which says nothing when the kernels are there and cannot be imported.
+
     Raises:
-        TrainingError: flash-linear-attention is not there, or would be taken for a CPU's tensors too.
+        TrainingError: flash-linear-attention is not there or broken, or would be taken for a CPU's tensors too.
     """
-    installed = find_spec("fla") is not None
-    if on_gpu and not installed:
-        raise TrainingError("Kimi Linear on a GPU needs its kernels: pip install 'attnres-scaling[kimi]'")
-    if installed and not on_gpu:
+    try:
+        _ = import_module("fla.ops.kda").chunk_kda
+    except Exception as error:
+        if on_gpu:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise TrainingError(
+                f"Kimi Linear on a GPU needs its kernels ({reason}): pip install 'attnres-scaling[kimi]'"
+            ) from error
+        return
+    if not on_gpu:
         raise TrainingError(
             "Kimi Linear on a CPU needs an environment without flash-linear-attention, whose kernels are for GPUs: "
             "make one without the extra kimi, or train on a GPU"

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
 
+PACKAGES = (
+    *("attnres-scaling", "torch", "lightning", "numpy", "tokenizers", "transformers", "datasets"),
+    *("flash-linear-attention", "fla-core", "triton"),
+)
+
 
 def versions() -> dict[str, str]:
-    """Versions of everything that can move a number."""
-    packages = ("attnres-scaling", "torch", "lightning", "numpy", "tokenizers", "transformers", "datasets")
-    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
+    """Versions of everything that can move a number, as far as it is there."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    if cudnn := torch.backends.cudnn.version():
+        found["cudnn"] = str(cudnn)
+    return found
 
 
 def machine() -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from types import TracebackType
 
 import torch
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
+from lightning.fabric.utilities.distributed import _destroy_dist_connection
 
 from scaling.config import RunConfig
 from scaling.process import PARENT, is_first_process
@@ -25,7 +27,11 @@ PATIENCE_SECONDS = 30.0
 
 
 class Processes:
-    """A context in which the other processes of a run live, for its first process; in the others it does nothing."""
+    """A context in which the other processes of a run live, for its first process.
+
+    In every process it takes the connection down, which over NCCL waits for all of them: so after a failure nobody
+    does, and Lightning's own attempt at the end of the process is called off.
+    """
 
     def __init__(self, run: RunDirectory, config: RunConfig, report: Report):
         """Set up; the others train the run too, from its config.yaml."""
@@ -56,6 +62,9 @@ class Processes:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._over.set()
+        atexit.unregister(_destroy_dist_connection)
+        if torch.distributed.is_initialized() and error is None:
+            torch.distributed.destroy_process_group()
         patience = PATIENCE_SECONDS if error is None else NOTICE_SECONDS if isinstance(error, RuntimeError) else 0.0
         end = time.monotonic() + patience
         while self._running() and not self._lost() and time.monotonic() < end:
@@ -65,8 +74,6 @@ class Processes:
             process.kill()
         for process in self._others:
             process.wait()
-        if torch.distributed.is_initialized() and error is None:
-            torch.distributed.destroy_process_group()
         os.environ.clear()
         os.environ |= self._before
         if lost and isinstance(error, RuntimeError):
