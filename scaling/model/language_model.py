@@ -122,8 +122,9 @@ class LanguageModel(nn.Module):
         """Token ids (B, T) to the normed hidden states (B, T, D) that the head sees."""
         rotary = (self.cos[: tokens.shape[1]], self.sin[: tokens.shape[1]])
         state, routed = self.residual.start(self.embedding(tokens)), []
+        recompute = self.checkpoint_activations and torch.is_grad_enabled()
         for i in range(len(self.sublayers)):
-            output = (self._recomputed_output if self.checkpoint_activations else self._output)(state, i, rotary)
+            output = (self._recomputed_output if recompute else self._output)(state, i, rotary)
             if not isinstance(output, Tensor):
                 routed.append(output)
                 output = output.output

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from scheme_cases import CASES, TOKENS, model_of, over, randomise
+from scheme_cases import CASES, TOKENS, model_of, over
 
 from scaling.config import ResidualConfig
 from scaling.errors import ConfigError
@@ -116,23 +116,6 @@ def test_a_window_sees_the_embedding_and_the_last_outputs():
     seen = (columns == 0) | (columns > rows - 2)
     assert bool((entries(matrix)[..., seen] > 0).all())
     assert entries(matrix)[..., ~seen].abs().max() < 1e-8
-
-
-def test_mhc_mixes_by_doubly_stochastic_matrices():
-    """Rows sum to 1 exactly, columns nearly; mHC-lite's both exactly."""
-    from scheme_cases import built
-
-    streams = torch.randn(2, 3, 4, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    for name, tolerance in (("mhc", 1e-2), ("mhc_lite", 1e-12)):
-        scheme = built(name).double()
-        randomise(scheme, scale=0.5)
-        mapping = scheme.mapping(streams[:, :, : scheme.n_streams], 2)
-        ones = torch.ones(2, 3, scheme.n_streams, dtype=torch.float64)
-        torch.testing.assert_close(mapping.mix.sum(-1), ones, rtol=0, atol=1e-12)
-        torch.testing.assert_close(mapping.mix.sum(-2), ones, rtol=0, atol=tolerance)
-        assert bool((mapping.mix >= 0).all())
-        assert bool(((mapping.read > 0) & (mapping.read < 1)).all())
-        assert bool(((mapping.write > 0) & (mapping.write < 2)).all())
 
 
 def test_what_has_no_matrix_is_one_line(monkeypatch):

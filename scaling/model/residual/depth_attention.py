@@ -69,8 +69,8 @@ def merge(
     values, logits = [value for value, _ in since], [logit for _, logit in since]
     partial, weight = open_block if open_block is not None else (None, None)
     return _Merge.apply(
-        gain, eps, read, mixed.outs[read], mixed.log_sum_exp, partial, weight,
-        len(since), *values, *logits, *mixed.values, *mixed.logits,
+        eps, read, len(since), gain, mixed.outs[read], mixed.log_sum_exp, partial, weight,
+        *values, *logits, *mixed.values, *mixed.logits,
     )  # fmt: skip
 
 
@@ -146,11 +146,10 @@ class _Mix(torch.autograd.Function):
 
 
 class _Merge(torch.autograd.Function):
+    # torch.compile without gradients drops ctx where there are as many arguments as names here: hence so few names.
     @staticmethod
-    def forward(
-        ctx: Any, gain: Tensor | None, eps: float, number: int, out: Tensor, log_sum_exp: Tensor,
-        partial: Tensor | None, weight: Tensor | None, n: int, *rest: Tensor,
-    ) -> Tensor:  # fmt: skip
+    def forward(ctx: Any, eps: float, number: int, n: int, *tensors: Any) -> Tensor:
+        gain, out, log_sum_exp, partial, weight, *rest = tensors
         values, logits, key_scale, dtype = [out, *rest[:n]], [log_sum_exp[number], *rest[n : 2 * n]], None, out.dtype
         if partial is not None and weight is not None:
             wide, weight = partial.to(log_sum_exp.dtype), weight.to(log_sum_exp.dtype)
@@ -204,6 +203,6 @@ class _Merge(torch.autograd.Function):
         d_since = [d_value.to(dtype) for d_value in d_values]
         nothing = [None] * len(sources)
         return (
-            d_gain, None, None, d_out.to(dtype), d_log_sum_exp, d_partial, d_weight,
-            None, *d_since, *d_logits[: ctx.n], *nothing,
+            None, None, None, d_gain, d_out.to(dtype), d_log_sum_exp, d_partial, d_weight,
+            *d_since, *d_logits[: ctx.n], *nothing,
         )  # fmt: skip

@@ -16,14 +16,13 @@ UNLIKELY = -8.0  # a mixing logit of what does not take part at the start
 def sinkhorn(logits: Tensor, iterations: int = SINKHORN_ITERATIONS) -> Tensor:
     """A nearly doubly stochastic matrix (..., m, m): exp(logits), columns and rows divided by their sums in turn.
 
-    The factors are what is iterated, so that only vectors are kept for the backward pass. Rows sum to 1 exactly.
+    In logarithms, because with a row or a column far below the others gradients of the quotients overflow float32.
+    Rows sum to 1 exactly.
     """
-    matrix = torch.exp(logits - logits.detach().amax((-2, -1), keepdim=True))
-    rows = torch.ones_like(matrix[..., :1])
+    matrix = logits
     for _ in range(iterations):
-        columns = 1 / (matrix * rows).sum(-2, keepdim=True)
-        rows = 1 / (matrix * columns).sum(-1, keepdim=True)
-    return matrix * rows * columns
+        matrix = torch.log_softmax(torch.log_softmax(matrix, -2), -1)
+    return matrix.exp()
 
 
 class Mhc(Streams, name="mhc"):
