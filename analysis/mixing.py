@@ -22,11 +22,11 @@ class Mixing:
     run: str
     variant: str
     mean: np.ndarray
-    """(L + 1, L + 1), averaged over tokens."""
+    """(L + 1, L + 1), averaged over tokens and, where a scheme weighs groups of channels apart, over these."""
     sd: np.ndarray
-    """(L + 1, L + 1), standard deviation over tokens."""
+    """(L + 1, L + 1), standard deviation over the same."""
     ranks: np.ndarray
-    """(B T,) semiseparable rank of each token's matrix."""
+    """(B T G,) semiseparable rank of each of these matrices."""
 
 
 def mixing_of_run(folder: Path, text: str | None = None) -> Mixing:
@@ -66,7 +66,7 @@ def mixing_of_run(folder: Path, text: str | None = None) -> Mixing:
     weights = torch.load(run.last_checkpoint, map_location="cpu", weights_only=True)["state_dict"]
     model.load_state_dict({name.removeprefix("model."): tensor for name, tensor in weights.items()})
     tokens = torch.from_numpy(ids[: min(TOKENS, config.train.seq_len)]).unsqueeze(0)
-    matrices = mixing_matrix(model, tokens).flatten(0, 1)
+    matrices = mixing_matrix(model, tokens).flatten(0, 2)
     deviation = matrices.std(0, correction=0).numpy()
     return Mixing(run.name, config.variant, matrices.mean(0).numpy(), deviation, semiseparable_rank(matrices).numpy())
 

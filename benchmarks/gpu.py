@@ -35,7 +35,7 @@ EPS = 1e-6
 
 
 def dense(name: str, parameters: float, n_layers: int, d_model: int) -> Shape:
-    """PAPER Table 2's depth, width and heads (128 wide), with the MLP that gives its parameters."""
+    """Table 2's depth, width and heads (128 wide), with the MLP that gives its parameters."""
     attention = 4 * d_model * n_layers * 128 * n_layers
     d_ff = 16 * round((parameters - attention) / (3 * d_model * n_layers) / 16)
     model = ModelConfig(name=name, n_layers=n_layers, d_model=d_model, n_heads=n_layers, head_dim=128, d_ff=d_ff)

@@ -102,7 +102,7 @@ class DenseShape(ModelShape):
 
 @dataclass(frozen=True)
 class KimiShape(ModelShape):
-    """Kimi Linear (arXiv 2510.26692): KDA or MLA, each followed by a mixture of experts (PAPER section 2)."""
+    """Kimi Linear (arXiv 2510.26692): KDA or MLA, each followed by a mixture of experts."""
 
     n_mla_layers: int
     kv_rank: int
@@ -170,7 +170,7 @@ class KimiShape(ModelShape):
     def paper_attention_flops(self) -> float:
         """KDA's recurrence, and 2 T a channel of MLA's queries: its narrower values counted as wide as the keys.
 
-        So counted, Table 2's sizes come within 2 % of the compute they are plotted at (PAPER section 2).
+        So counted, Table 2's sizes come within 2 % of the compute they are plotted at (arXiv 2603.15031, section 5.1).
         """
         return self._kda_recurrence() + self.n_mla_layers * self.n_heads * 4.0 * self.qk_dim * self.causal_keys
 

@@ -20,7 +20,7 @@ from scaling.rules import Checked, Rule, at_least, each, named, positive
 
 @dataclass(frozen=True)
 class KimiConfig(Checked):
-    """What makes a model Kimi Linear (PAPER section 2): KDA and MLA in turn, each followed by a mixture of experts."""
+    """What makes a model Kimi Linear (arXiv 2510.26692): KDA and MLA in turn, each followed by a mixture of experts."""
 
     n_experts: int = 64
     """E, routed experts of a layer, each a SwiGLU of width d_ff."""
@@ -109,7 +109,7 @@ class ModelConfig(Checked):
 
     @property
     def n_sublayers(self) -> int:
-        """L, the number of sublayers (PAPER section 1: each attention and each MLP counts as one)."""
+        """L, the number of sublayers (arXiv 2603.15031: each attention and each MLP counts as one)."""
         return 2 * self.n_layers
 
     def is_mla(self, layer: int) -> bool:

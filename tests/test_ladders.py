@@ -12,8 +12,8 @@ from scaling.model.language_model import LanguageModel
 from scaling.sweep.plan import read_plan
 
 ROOT = Path(__file__).parents[1]
-# PAPER section 2: activated parameters, tokens, layers = heads, width, width of an expert, rate, sequences a step,
-# PFLOP/s-days at which figure 4 plots the size.
+# arXiv 2603.15031, table 2: activated parameters, tokens, layers = heads, width, width of an expert, rate, sequences
+# a step; and PFLOP/s-days at which figure 4 plots the size.
 TABLE_2 = {
     "194m": (194e6, 38.7e9, 12, 896, 400, 2.99e-3, 192, 0.6916),
     "241m": (241e6, 45.4e9, 13, 960, 432, 2.80e-3, 256, 1.0405),

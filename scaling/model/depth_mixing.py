@@ -1,4 +1,4 @@
-"""The depth mixing matrix of any scheme (PAPER section 7): h_l = sum_i M_{i->l} v_i.
+"""The depth mixing matrix of any scheme (arXiv 2603.15031, section 6.2): h_l = sum_i M_{i->l} v_i.
 
 v_0 is the embedding, v_i the output of the i-th sublayer, h_l what sublayer l sees and h_L what the final norm sees.
 Schemes need not say what M is: it is solved for from what they read. With V = Q R the values of a token (D, L + 1),
@@ -54,26 +54,29 @@ class _Recording(ResidualScheme):
 
 @torch.no_grad()
 def mixing_matrix(model: LanguageModel, tokens: Tensor, tolerance: float = 1e-6) -> Tensor:
-    """M of token ids (B, T): float64 (B, T, L + 1, L + 1), a row a read and a column a value, lower triangular.
+    """M of token ids (B, T): float64 (B, T, G, L + 1, L + 1), a row a read and a column a value, lower triangular.
 
-    The sublayers run as they are, the scheme in float64; averages over tokens are the caller's.
+    G is the number of channel groups that the scheme weighs apart, 1 but for reads of several heads. The sublayers run
+    as they are, the scheme in float64; averages over tokens are the caller's.
 
     Raises:
-        ConfigError: the width is too small to tell the values apart, or the reads are not sums of the values with one
-            weight a token, to a relative `tolerance`.
+        ConfigError: a group has too few channels to tell the values apart, or the reads are not sums of the values with
+            one weight a token and group, to a relative `tolerance`.
     """
     scheme, n_values = model.residual, model.config.n_sublayers + 1
-    if model.config.d_model < n_values:
+    groups = (scheme.n_channel_groups, -1)
+    if model.config.d_model < n_values * groups[0]:
+        each = f" for each of {groups[0]} heads" if groups[0] > 1 else ""
         raise ConfigError(
-            f"model.d_model is {model.config.d_model}: must be at least {n_values}, the embedding and the sublayers, "
-            "for a depth mixing matrix"
+            f"model.d_model is {model.config.d_model}: must be at least {n_values * groups[0]}, the embedding and the "
+            f"sublayers{each}, for a depth mixing matrix"
         )
     recording = model.residual = _Recording(scheme)
     try:
         model.hidden(tokens)
     finally:
         model.residual = scheme
-    values, reads = torch.stack(recording.values, -1), torch.stack(recording.reads, -1)
+    values, reads = (torch.stack(x, -1).unflatten(-2, groups) for x in (recording.values, recording.reads))
     sizes = torch.linalg.vector_norm(values, dim=-2).clamp_min(torch.finfo(torch.float64).tiny)
     q, r = torch.linalg.qr(values / sizes.unsqueeze(-2))
     solved = torch.linalg.solve_triangular(r, q.mT @ reads, upper=True)

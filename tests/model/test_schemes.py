@@ -47,26 +47,25 @@ def test_values_and_gradients_match_the_reference(name, d_model):
 
 @over()
 def test_depth_weights_are_those_with_which_a_read_is_made(name):
-    """Of schemes that have them: a read is its sources' weighted sum, head by head; those of a softmax sum to 1.
-
-    Of several heads the mean is recorded: it is the weight of a source that is the same constant in every channel.
-    """
-    n = 7
-    scheme = built(name, n, 6).double()
-    randomise(scheme, scale=0.7)
-    state = scheme.start(doubles(2, 3, 6))
+    """Of schemes that have them: solved for from the reads, head by head; of several the mean. A softmax's sum to 1."""
+    n, d_model = 7, 24
+    scheme = built(name, n, d_model).double()
+    randomise(scheme, scale=0.4)
+    state = scheme.start(doubles(2, 3, d_model))
     for sublayer in range(n):
         weights = scheme.read_weights(state, sublayer)
         if weights is None:
             return
         values = [s.value for s in state.sources] + ([] if state.partial is None else [state.partial])
         assert weights.shape == (len(values), 2, 3)
-        if scheme.options.n_heads == 1:
-            total = sum(w.unsqueeze(-1) * v for w, v in zip(weights, values, strict=True))
-            torch.testing.assert_close(total, scheme.read(state, sublayer), rtol=1e-10, atol=1e-10)
+        heads = (scheme.options.n_heads, -1)
+        of_heads = torch.stack(values, -1).unflatten(-2, heads)
+        read = scheme.read(state, sublayer).unflatten(-1, heads).unsqueeze(-1)
+        solved = torch.linalg.lstsq(of_heads, read).solution.squeeze(-1).mean(-2)
+        torch.testing.assert_close(weights, solved.movedim(-1, 0), rtol=1e-8, atol=1e-8)
         if scheme.options.activation == "softmax":
             torch.testing.assert_close(weights.sum(0), torch.ones(2, 3, dtype=torch.float64))
-        state = scheme.write(state, sublayer, doubles(2, 3, 6, seed=sublayer + 1))
+        state = scheme.write(state, sublayer, doubles(2, 3, d_model, seed=sublayer + 2))
 
 
 @over()

@@ -11,7 +11,7 @@ from scaling.sweep.plan import read_plan
 
 ROOT = Path(__file__).parents[2]
 # Parameters, FLOPs in the ledger `paper`, and how far a cell may be off in parameters and in its two ratios: whole
-# numbers of layers and heads are coarser in small models. PAPER section 4 for the first.
+# numbers of layers and heads are coarser in small models. The first is that of arXiv 2603.15031, figure 7.
 GRIDS = {
     "shape": (2.3e8, 6.5e19, 0.025, 0.075, (15, 30, 45, 60, 75), (0.3, 0.4, 0.5, 0.6, 0.7)),
     "cpu-shape": (1e6, 6e13, 0.065, 0.15, (4, 8, 16), (0.3, 0.5, 0.7)),

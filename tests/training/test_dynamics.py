@@ -92,7 +92,7 @@ def test_a_compiled_model_is_measured_without_compiling_anew(tiny_run):
 
 
 def obvious(model, inputs, targets):
-    """Every sublayer's read, weights and output, with its gradient, as PAPER section 1 writes them."""
+    """Every sublayer's read, weights and output, with its gradient, as the paper's definitions write them."""
     scheme, outputs, reads, weights = model.residual, [], [], []
     embedding = model.embedding(inputs)
     if scheme.name == "baseline":

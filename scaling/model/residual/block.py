@@ -1,6 +1,6 @@
 """Block Attention Residuals: depth attention over the embedding, finished block sums and the open block's sum.
 
-PAPER section 1. A block is a run of sublayers (not of Transformer layers) whose outputs are summed. Source 0 is the
+arXiv 2603.15031. A block is a run of sublayers (not of Transformer layers) whose outputs are summed. Source 0 is the
 embedding and belongs to no block.
 """
 
@@ -17,7 +17,7 @@ from scaling.model.residual.depth_attention import Mixed, key_logits, merge, mix
 from scaling.model.residual.read_variants import ReadOptions, VariantRead
 from scaling.model.residual.scheme import ResidualScheme, check_whole
 
-DEFAULT_BLOCKS = 8  # PAPER section 1 recommends about 8
+DEFAULT_BLOCKS = 8  # the paper recommends about 8
 READS_PER_BATCH = 4  # fewer make more passes over the finished sources, more make longer merges
 
 
@@ -73,7 +73,7 @@ class AttentionResiduals(ResidualScheme):
     def __init__(self, n_sublayers: int, d_model: int, eps: float, ends: tuple[int, ...], options: ReadOptions) -> None:
         super().__init__(n_sublayers, d_model, eps)
         options.check(n_sublayers, d_model)
-        self.ends, self.options = ends, options
+        self.ends, self.options, self.n_channel_groups = ends, options, options.n_heads
         self.variant: VariantRead | None = None
         self.batches: tuple[int, ...] = ()
         if options == ReadOptions():

@@ -27,9 +27,9 @@ class DenseFormerState(NamedTuple):
 class DenseFormer(ResidualScheme, name="denseformer"):
     """Starts as the baseline: a stream's own weight is 1, all others are 0.
 
-    Options: `period`, sublayers from one average to the next; 2, a Transformer layer, as its paper has it. The PAPER
-    says nothing of it (section 9 lists every h as a source, which is 1). Every average sees all that came before
-    (dilation 1).
+    Options: `period`, sublayers from one average to the next; 2, a Transformer layer, as its paper has it. arXiv
+    2603.15031 does not state its own (table 5 lists every h as a source, which is 1). Every average sees all that came
+    before (dilation 1).
     """
 
     def __init__(self, n_sublayers: int, d_model: int, eps: float, *, period: int = 2) -> None:

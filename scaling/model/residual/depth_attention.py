@@ -1,4 +1,4 @@
-"""Softmax attention over depth with learned queries, in two phases (PAPER sections 1 and 6).
+"""Softmax attention over depth with learned queries, in two phases (arXiv 2603.15031).
 
     alpha_i = softmax_i( w . v_i / rms(v_i) ),   out = sum_i alpha_i v_i,   with w = query * gain of the key norm
 

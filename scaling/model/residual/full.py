@@ -5,7 +5,7 @@ from scaling.model.residual.read_variants import ReadOptions
 
 
 class Full(AttentionResiduals, name="full"):
-    """Attention Residuals with one sublayer a block (PAPER section 1: N = L gives Full).
+    """Attention Residuals with one sublayer a block (arXiv 2603.15031: N = L gives Full).
 
     Options: `window`, and those that `block` has in common with it; all are those of `ReadOptions`.
     """

@@ -1,6 +1,7 @@
 """A highway (arXiv 1505.00387) with one scalar gate a sublayer: h_{l+1} = (1 - g_l) h_l + g_l f_l(h_l).
 
-PAPER section 7: what the final norm and every sublayer see is a convex mix of the embedding and the outputs before it.
+What the final norm and every sublayer see is a convex mix of the embedding and the outputs before it (arXiv 2603.15031,
+section 6.2).
 """
 
 from __future__ import annotations

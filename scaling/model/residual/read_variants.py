@@ -1,4 +1,4 @@
-"""Other ways to weigh the sources of a read: the ablations of PAPER section 3, by plain and slower means.
+"""Other ways to weigh the sources of a read: the ablations of arXiv 2603.15031, table 4, by plain and slower means.
 
 Every source is weighed by itself, so no stack of sources exists and nothing is kept for the backward pass but the
 sources, scalars a token, and where queries depend on the input, two vectors a read.
@@ -29,7 +29,7 @@ CHOICES = {
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How a read weighs its sources; the defaults are the paper's method. What PAPER section 3 leaves open is said."""
+    """How a read weighs its sources; the defaults are the paper's method. What it leaves open is said."""
 
     query: str = "static"
     """`static`: a learned vector. `input`: a learned D x D projection of the current hidden state, for which we take
@@ -108,7 +108,8 @@ class VariantRead(nn.Module):
 
     def mean_weights(self, sources: list[Tensor], read: int) -> Tensor:
         """(N, B, T) over all sources, the mean of the heads; 0 for those outside the window."""
-        weights = self.weights(sources, read).mean(-1)
+        with full_precision(sources[0].device):
+            weights = self.weights(sources, read).mean(-1)
         weights = weights.view(-1, *weights.shape[1:] or (1, 1)).expand(-1, *sources[0].shape[:2])
         unseen = weights.new_zeros(len(sources) - len(weights), *weights.shape[1:])
         return torch.cat((weights[:1], unseen, weights[1:]))

@@ -1,4 +1,4 @@
-"""Attention Residuals written as PAPER sections 1 and 3 define them: slow and obvious, the judge of the fast versions.
+"""Attention Residuals written as arXiv 2603.15031 defines them: slow and obvious, the judge of the fast versions.
 
 It keeps every sublayer's output, sums blocks anew at every read, stacks the sources and leaves the gradient to
 autograd.

@@ -18,7 +18,7 @@ def rms_norm(x: Tensor, eps: float) -> Tensor:
 
 
 class HighwayReference:
-    """PAPER section 7; the state is h."""
+    """arXiv 2603.15031, section 6.2; the state is h."""
 
     def __init__(self, weights: Tensor, biases: Tensor, eps: float):
         self.weights, self.biases, self.eps = weights, biases, eps

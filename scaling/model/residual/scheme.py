@@ -28,6 +28,8 @@ class ResidualScheme(nn.Module, ABC):
     """
 
     name: ClassVar[str]
+    n_channel_groups: int = 1
+    """Groups of neighbouring channels, of one size, that are weighed apart."""
 
     def __init_subclass__(cls, name: str | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
