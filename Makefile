@@ -64,6 +64,8 @@ bench: setup ## measure steps, memory and data side by side with what a user wou
 	$(BIN)/python benchmarks/data.py --out results/bench/data.json
 	$(BIN)/python benchmarks/memory.py --out results/bench/memory.json
 	$(BIN)/python benchmarks/memory_estimate.py --out results/bench/memory_estimate.json
+	$(BIN)/python benchmarks/schemes.py --out results/bench/schemes.json
+	$(BIN)/python benchmarks/schemes.py sweeps/cpu-dynamics.yaml --out results/bench/schemes-deep.json
 	$(BIN)/python benchmarks/train_step.py --shape wide --eager --out results/bench/wide-eager.json
 	$(BIN)/python benchmarks/train_step.py --shape wide --bf16 --out results/bench/wide.json
 	$(BIN)/python benchmarks/train_step.py --shape narrow --only block full 'Hugging Face Llama' --out results/bench/narrow.json

@@ -1,8 +1,9 @@
 """What aggregating depth does to training: magnitudes, gradients and depth weights of every sublayer.
 
 As in arXiv 2603.15031, figures 5 and 8. They are measured by a forward and a backward pass of their own, without
-compilation, on tokens that are the same for every arm, micro-batch and number of devices. Training goes on as if it had not been: the model that is probed is a
-shallow copy, which shares the weights and nothing else that changes, and no parameter gets a gradient.
+compilation, on tokens that are the same for every arm, micro-batch and number of devices. Training goes on as if it had
+not been: the model that is probed is a shallow copy, which shares the weights and nothing else that changes, and no
+parameter gets a gradient.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def versions() -> dict[str, str]:
 def machine() -> dict[str, Any]:
     """The processor, the cores this process may use, and the GPU if there is one."""
     facts: dict[str, Any] = {
-        "system": platform.platform(),
+        "system": "-".join((platform.system(), platform.release().partition("-")[0], platform.machine())),
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
         "threads": torch.get_num_threads(),
