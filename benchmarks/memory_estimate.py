@@ -5,6 +5,9 @@
 Measured is what a run of two steps, by the trainer, adds to the resident memory of a process of its own at most. A tiny
 run before it loads the libraries. Every large tensor has pages of its own there; with --keep-heap the C allocator keeps
 what is freed, as it does while training, and gaps between tensors come on top.
+
+Kimi Linear is counted here as it runs on a CPU, with KDA in plain PyTorch, and in float32: in bf16 the process holds
+some 370 MiB more than its tensors. The footprint of its GPU kernel, which `estimate` counts, has no measurement here.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import sys
 from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
+from unittest.mock import patch
 
 import lightning.pytorch as pl
 import torch
@@ -27,7 +31,7 @@ from rich.progress import track
 from rich.table import Table
 from torch.utils.data import DataLoader
 
-from scaling.config import DataConfig, ExecutionConfig, ModelConfig, ResidualConfig, RunConfig, TrainConfig
+from scaling.config import DataConfig, ExecutionConfig, KimiConfig, ModelConfig, ResidualConfig, RunConfig, TrainConfig
 from scaling.loading import build
 from scaling.memory import training_memory
 from scaling.process import keep_heap
@@ -58,6 +62,10 @@ SIZES = {
         _run("words", 4, 256, 4, 704, 32768, 4, 512),  # logits
     )
 }
+KIMI = KimiConfig(n_experts=16, experts_per_token=4, kv_rank=64)
+SIZES["kimi"] = replace(
+    _run("kimi", 4, 256, 4, 128, 4096, 4, 256), model=replace(SIZES["words"].model, name="kimi", d_ff=128, kimi=KIMI)
+)
 CASES = list(product(("baseline", "block", "full"), ("float32", "bf16"), (False, True)))
 
 
@@ -106,6 +114,16 @@ def peak(run: RunConfig, *, heap_kept: bool) -> int:
     return int(done.stdout.split()[-1])
 
 
+def counted(run: RunConfig) -> int:
+    """Bytes of a step on a CPU."""
+    if run.model.kimi is None:
+        return sum(training_memory(run).values())
+    from transformers.models.kimi_linear.modeling_kimi_linear import chunk_kimi_delta_attention
+
+    with patch("scaling.model.kernel_footprints._stand_in", chunk_kimi_delta_attention):
+        return sum(training_memory(run).values())
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
@@ -124,14 +142,15 @@ def main() -> int:
     for heading in ("counted", "measured", "ratio"):
         table.add_column(heading, justify="right")
     rows = []
-    for name, of in track(list(product(given.sizes, CASES)), "measuring", console=console):
+    cases = [(name, of) for name, of in product(given.sizes, CASES) if name != "kimi" or of[1] == "float32"]
+    for name, of in track(cases, "measuring", console=console):
         run = case(SIZES[name], *of)
-        counted, measured = sum(training_memory(run).values()), peak(run, heap_kept=given.keep_heap)
+        ours, measured = counted(run), peak(run, heap_kept=given.keep_heap)
         rows.append({"size": name, "scheme": of[0], "precision": of[1], "checkpointed": of[2],
-                     "counted": counted, "measured": measured})  # fmt: skip
-        ratio = counted / measured
+                     "counted": ours, "measured": measured})  # fmt: skip
+        ratio = ours / measured
         wrong = abs(ratio - 1) > ALLOWED
-        table.add_row(name, *of[:2], "yes" if of[2] else "no", f"{counted / 2**20:,.0f}", f"{measured / 2**20:,.0f}",
+        table.add_row(name, *of[:2], "yes" if of[2] else "no", f"{ours / 2**20:,.0f}", f"{measured / 2**20:,.0f}",
                       f"{ratio:.3f}", style="red" if wrong else None)  # fmt: skip
     console.print(table)
     worst = max(abs(row["counted"] / row["measured"] - 1) for row in rows)
