@@ -63,7 +63,8 @@ def print_failures(console: Console, failures: Sequence[Failure]) -> None:
         table.add_row(failure.run, escape(failure.reason))
     console.print(table)
     for failure in failures:
-        console.print(f"log: {failure.log}", soft_wrap=True, highlight=False, markup=False)
+        if failure.log.exists():
+            console.print(f"log: {failure.log}", soft_wrap=True, highlight=False, markup=False)
 
 
 def readable_status(run: RunDirectory) -> dict[str, Any]:

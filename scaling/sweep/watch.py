@@ -123,12 +123,16 @@ class Watch:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._live.stop()
 
+    def say(self, line: str) -> None:
+        """Print a line."""
+        self.console.print(Text(line), soft_wrap=True)
+
     def event(self, what: str, run: RunConfig) -> None:
         """Print that a run was `started`, `finished`, `retried` or `failed`, or is `waiting` for another sweep."""
         name, detail = run.run_name, ""
         if what == "finished" and (result := self._directories[name].read_result()):
             detail = f", validation loss {result['val_loss']:.4f}"
-        self.console.print(f"{what:>8}  {name}{detail}", highlight=False)
+        self.say(f"{what:>8}  {name}{detail}")
 
 
 def _until_over(roster: Roster, quiet_seconds: float) -> Iterator[list[Standing]]:

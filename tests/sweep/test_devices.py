@@ -29,13 +29,40 @@ def test_a_device_is_free_or_with_one_run(size, steps):
     pool = DevicePool([Device(gpu=str(i)) for i in range(size)])
     taken = []
     for takes, count in steps:
-        if takes and count <= pool.free:
-            taken.append(pool.take(count))
-            assert len(taken[-1]) == count
+        if takes:
+            places = pool.free(count)
+            assert len(places) == min(count, size - sum(map(len, taken)))
+            taken.append(pool.take(places))
+            assert list(taken[-1]) == places
         elif taken:
             pool.give_back(taken.pop(count % len(taken)))
         out = [device.gpu for devices in taken for device in devices.values()]
-        assert len(out) == len(set(out)) == size - pool.free
+        assert len(out) == len(set(out)) == size - len(pool.free(size))
+
+
+def test_a_retry_takes_what_it_failed_on_only_where_there_is_nothing_else():
+    pool = DevicePool([Device(gpu=str(i)) for i in range(4)])
+    assert pool.free(2, avoid={0, 1}) == [2, 3]
+    assert pool.free(3, avoid={0, 1}) == [2, 3, 0]
+    busy = pool.take([2])
+    assert pool.free(2, avoid={0, 1}) == [3]  # it waits for the other one
+    assert pool.free(1, avoid={0, 1}, kept={3}) == []
+    assert pool.free(4, avoid={0, 1, 2, 3}) == [0, 1, 3]
+    pool.give_back(busy)
+    assert pool.free(4, avoid={0, 1, 2, 3}) == [0, 1, 2, 3]
+
+
+def test_a_device_is_set_aside_when_two_runs_in_a_row_fail_on_it():
+    pool = DevicePool([Device(gpu=str(i)) for i in range(3)])
+    taken = pool.take([0, 1])
+    assert pool.failed(taken, "one") == {}
+    assert pool.failed([0], "one") == {}  # the same run again
+    pool.succeeded([1])
+    assert pool.failed(taken, "other") == {"0": "one"}
+    pool.give_back(taken)
+    assert pool.left == 2
+    assert pool.free(3) == [1, 2]
+    assert DevicePool([Device(threads=1)] * 2).failed([0], "one") == {}
 
 
 def test_what_a_run_sees():
