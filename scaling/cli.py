@@ -74,6 +74,7 @@ def train(given: Any) -> int:
     config = load(RunConfig, given.config, overrides)
 
     from rich.console import Console
+    from rich.text import Text
 
     from scaling.training.run import train as train_run
 
@@ -84,12 +85,15 @@ def train(given: Any) -> int:
         if is_first_process():
             raise
         return error.exit_status  # the first process says it for all
-    console.print(f"validation loss {result['val_loss']:.6f} nats per token: {config.directory.path}", soft_wrap=True)
+    said = f"validation loss {result['val_loss']:.6f} nats per token: {config.directory.path}"
+    console.print(Text(said), soft_wrap=True)
     return 0
 
 
 def sweep(given: Any) -> int:
     """Every run of a sweep file."""
+    from rich.text import Text
+
     from scaling.data.corpus import check_tokens, open_corpus
     from scaling.sweep.estimate import device_seconds
     from scaling.sweep.plan import read_plan
@@ -120,7 +124,7 @@ def sweep(given: Any) -> int:
         from scaling.sweep.local import train_here
 
         train_here(plan, devices, console)
-    console.print(f"all {len(plan.runs)} runs are finished: {plan.folder}", highlight=False)
+    console.print(Text(f"all {len(plan.runs)} runs are finished: {plan.folder}"), soft_wrap=True)
     return 0
 
 

@@ -84,6 +84,15 @@ def test_train_reports_the_loss_and_the_place(capsys, config_file, tiny_run):
     assert str(tiny_run.directory.path) in out
 
 
+def test_folders_are_printed_as_they_are(capsys, config_file, sweep_file, tmp_path):
+    """None of their names is markup."""
+    runs = tmp_path / "[red" / "x]"
+    assert main(["train", str(config_file), "--execution.runs_folder", str(runs)]) == 0
+    assert f"nats per token: {runs}" in capsys.readouterr().out
+    assert main(["sweep", str(sweep_file), "--execution.runs_folder", str(runs)]) == 0
+    assert f"all 4 runs are finished: {runs}" in capsys.readouterr().out
+
+
 def test_tokens_beyond_the_corpus(capsys, config_file):
     lines = complaint_of(capsys, "train", config_file, "--train.tokens", "1e9")
     assert len(lines) == 1

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from itertools import groupby
 
 from rich.console import Console
+from rich.text import Text
 
 from scaling.config import RunConfig
 from scaling.errors import ClusterError, ConfigError, Stopped, SweepError
@@ -148,12 +149,8 @@ def train_on_slurm(plan: Plan, cluster: ClusterConfig, console: Console) -> None
         submitted = _submit_what_is_needed(plan, cluster, jobs)
         left = jobs.left()
         numbers = " ".join(sorted({job.partition("_")[0] for job in left.values()}, key=int))
-        console.print(
-            f"{submitted} runs submitted; {len(left)} in Slurm's queue{numbers and f' as job {numbers}'}; "
-            f"what jobs print is in {jobs.folder}",
-            highlight=False,
-            soft_wrap=True,
-        )
+        said = f"{submitted} runs submitted; {len(left)} in Slurm's queue{numbers and f' as job {numbers}'}; "
+        console.print(Text(said + f"what jobs print is in {jobs.folder}"), soft_wrap=True)
         missing = _watch(plan, jobs, signals, console)
     if signals.received:
         raise Stopped(f"the jobs go on: scancel {numbers} ends them, and the same command shows them again")

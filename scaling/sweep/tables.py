@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from scaling.compute import flops_per_token, non_embedding_parameters, parameters
 from scaling.config import RunConfig
@@ -60,11 +60,11 @@ def print_failures(console: Console, failures: Sequence[Failure]) -> None:
     """Runs that did not finish, why, and where their logs are."""
     table = Table("run", "reason", title="Not finished", style="red")
     for failure in failures:
-        table.add_row(failure.run, escape(failure.reason))
+        table.add_row(failure.run, Text(failure.reason))
     console.print(table)
     for failure in failures:
         if failure.log.exists():
-            console.print(f"log: {failure.log}", soft_wrap=True, highlight=False, markup=False)
+            console.print(Text(f"log: {failure.log}"), soft_wrap=True)
 
 
 def readable_status(run: RunDirectory) -> dict[str, Any]:
@@ -76,10 +76,9 @@ def readable_status(run: RunDirectory) -> dict[str, Any]:
         return {"state": "damaged", "message": str(error)}
 
 
-def styled_state(state: str) -> str:
+def styled_state(state: str) -> Text:
     """A state in its colour."""
-    style = STATE_STYLES.get(state)
-    return f"[{style}]{state}[/]" if style else state
+    return Text(state, STATE_STYLES.get(state, ""))
 
 
 def number(value: float) -> str:
