@@ -89,7 +89,7 @@ class DevicePool:
 
 
 def find_devices(runs: Sequence[RunConfig], chosen: str | None) -> list[Device]:
-    """The devices of this machine that a sweep may use.
+    """The devices of this machine that a sweep may use, too few perhaps (`what_is_missing`).
 
     Args:
         runs: all runs of the sweep, done or not: on a CPU they decide how many threads a process has, and with them
@@ -97,21 +97,27 @@ def find_devices(runs: Sequence[RunConfig], chosen: str | None) -> list[Device]:
         chosen: GPU numbers separated by commas, or on a CPU the number of parts; all that there is if None.
 
     Raises:
-        ConfigError: `chosen` is not of that form, or a run asks for more devices than there are.
+        ConfigError: `chosen` is not of that form.
     """
     accelerator = runs[0].execution.accelerator
     gpus = visible_gpus() if accelerator != "cpu" else []
     if accelerator == "cuda" and not gpus:
-        raise ConfigError("execution.accelerator is cuda, but torch sees no GPU: set it to cpu or auto")
-    devices = _gpu_devices(gpus, chosen) if gpus else _cpu_devices(sum(r.execution.devices for r in runs), chosen)
+        return []
+    return _gpu_devices(gpus, chosen) if gpus else _cpu_devices(sum(r.execution.devices for r in runs), chosen)
+
+
+def what_is_missing(runs: Sequence[RunConfig], devices: Sequence[Device]) -> str:
+    """Why a sweep cannot be trained on these devices, and what to do; nothing if it can."""
+    if not devices:
+        return "execution.accelerator is cuda, but torch sees no GPU: set it to cpu or auto"
     largest = max(runs, key=lambda run: run.execution.devices)
-    if largest.execution.devices > len(devices):
-        kind = "GPUs" if gpus else "parts of the CPU's cores"
-        raise ConfigError(
-            f"{largest.run_name} has execution.devices {largest.execution.devices}: the sweep may use {len(devices)} "
-            f"{kind}, so lower it, or give more with --devices"
-        )
-    return devices
+    if largest.execution.devices <= len(devices):
+        return ""
+    kind = "GPUs" if devices[0].gpu else "parts of the CPU's cores"
+    return (
+        f"{largest.run_name} has execution.devices {largest.execution.devices}: the sweep may use {len(devices)} "
+        f"{kind}, so lower it, or train where there are more"
+    )
 
 
 def visible_gpus() -> list[str]:

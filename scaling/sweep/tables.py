@@ -13,7 +13,7 @@ from scaling.compute import flops_per_token, non_embedding_parameters, parameter
 from scaling.config import RunConfig
 from scaling.errors import RecordError
 from scaling.records import RunDirectory
-from scaling.sweep.estimate import Rate, device_seconds
+from scaling.sweep.estimate import Rate, wall_seconds
 from scaling.sweep.queue import Failure
 
 STATE_STYLES = {
@@ -36,10 +36,10 @@ def run_table(title: str | None, *headings: str) -> Table:
     return table
 
 
-def plan_table(runs: Sequence[RunConfig], directories: Sequence[RunDirectory], rate: Rate) -> Table:
-    """What a sweep will do: parameters, tokens, FLOPs and time a run."""
+def plan_table(runs: Sequence[RunConfig], directories: Sequence[RunDirectory], rate: Rate | None) -> Table:
+    """What a sweep will do: parameters, tokens, FLOPs and, where a rate is known, time a run."""
     table = Table("run", "state", title="Plan")
-    for heading in ("parameters", "non-embedding", "tokens", "steps", "FLOPs", "time"):
+    for heading in ("parameters", "non-embedding", "tokens", "steps", "FLOPs", *(["time"] if rate else [])):
         table.add_column(heading, justify="right")
     for config, run in zip(runs, directories, strict=True):
         shape = config.shape
@@ -51,7 +51,7 @@ def plan_table(runs: Sequence[RunConfig], directories: Sequence[RunDirectory], r
             number(config.tokens),
             str(config.steps),
             f"{flops_per_token(shape, 'model') * config.tokens:.3g}",
-            duration(device_seconds(config, rate)),
+            *([duration(wall_seconds(config, rate))] if rate else []),
         )
     return table
 

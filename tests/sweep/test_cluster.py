@@ -95,6 +95,20 @@ def test_without_slurm_it_is_said_in_one_line_and_nothing_is_written(refused, ti
     assert not Path(tiny_run.execution.runs_folder).exists()
 
 
+def test_a_clusters_plan_does_not_have_this_machines_speed(refused, capsys, tmp_path):
+    from scaling.cli import main
+
+    plan = ["sweep", str(tmp_path / "tiny.yaml"), "--cluster", str(tmp_path / "here.yaml"), "--dry-run"]
+    assert main(plan) == 0
+    out = capsys.readouterr().out
+    assert "1 of 1 runs to do on the cluster; the time is not known: set execution.peak_tflops" in out
+    assert " time ┃" not in out
+    assert main([*plan, "--execution.peak_tflops", "1e-6"]) == 0
+    out = capsys.readouterr().out
+    assert "1 of 1 runs to do on the cluster at 0.4 of a peak of 1e-06 TFLOP/s a device" in " ".join(out.split())
+    assert " time ┃" in out
+
+
 def test_this_machines_devices_are_not_the_clusters(refused):
     [line] = refused("--devices", "1")
     assert "--devices is of this machine" in line

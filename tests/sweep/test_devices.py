@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaling.errors import ConfigError
-from scaling.sweep.devices import Device, DevicePool, environment, find_devices
+from scaling.sweep.devices import Device, DevicePool, environment, find_devices, what_is_missing
 
 
 @pytest.fixture
@@ -85,19 +85,22 @@ def test_gpus_are_all_or_the_chosen(asking, monkeypatch):
         find_devices(asking(1), "0,7")
 
 
-def test_a_run_that_asks_for_more_than_there_is_is_refused_by_name(asking, monkeypatch):
+def test_a_run_that_asks_for_more_than_there_is_is_named(asking, monkeypatch):
     monkeypatch.setattr("scaling.sweep.devices.visible_gpus", lambda: ["0", "1", "2", "3"])
     runs = asking(1, 8, 2)
-    with pytest.raises(ConfigError, match=rf"{runs[1].run_name} has execution\.devices 8: the sweep may use 4 GPUs"):
-        find_devices(runs, None)
-    with pytest.raises(ConfigError, match=r"execution\.devices 2: the sweep may use 1 parts"):
-        find_devices(asking(1, 2, accelerator="cpu"), "1")
+    said = what_is_missing(runs, find_devices(runs, None))
+    assert f"{runs[1].run_name} has execution.devices 8: the sweep may use 4 GPUs" in said
+    runs = asking(1, 2, accelerator="cpu")
+    assert "execution.devices 2: the sweep may use 1 parts" in what_is_missing(runs, find_devices(runs, "1"))
+    runs = asking(1, 4)
+    assert what_is_missing(runs, find_devices(runs, None)) == ""
 
 
-def test_cuda_without_a_gpu_is_refused(asking, monkeypatch):
+def test_cuda_without_a_gpu_is_named(asking, monkeypatch):
     monkeypatch.setattr("scaling.sweep.devices.visible_gpus", lambda: [])
-    with pytest.raises(ConfigError, match="torch sees no GPU"):
-        find_devices(asking(1, accelerator="cuda"), None)
+    runs = asking(1, accelerator="cuda")
+    for chosen in (None, "0,1"):
+        assert "torch sees no GPU" in what_is_missing(runs, find_devices(runs, chosen))
 
 
 @pytest.mark.parametrize("devices", ["0", "x", "999", "-1"])
