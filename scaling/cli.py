@@ -108,17 +108,19 @@ def sweep(given: Any) -> int:
     if missing and left and not given.dry_run:
         raise ConfigError(missing)
     rate = known_rate(plan.runs, directories, [] if missing else devices)
-    where = "on the cluster" if cluster else f"on {len(devices)} devices"
     if missing:
         how_long = f"; {missing}"
     elif rate is None:
         how_long = "; the time is not known: set execution.peak_tflops"
+    elif cluster:
+        how_long = f" at {rate.description}"
     else:
-        in_all = duration(sum(device_seconds(run, rate) for run in left) / len(devices)) if devices else ""
-        how_long = f"{in_all and f', {in_all}'} at {rate.description}"
+        work = sum(device_seconds(run, rate) for run in left)
+        how_long = f", {duration(work / len(devices))} at {rate.description}"
     console = wide_console()
     table = plan_table(plan.runs, directories, rate)
-    table.caption = f"{len(left)} of {len(plan.runs)} runs to do {where}{how_long}"
+    where = "the cluster" if cluster else f"{len(devices)} devices"
+    table.caption = f"{len(left)} of {len(plan.runs)} runs to do on {where}{how_long}"
     console.print(table)
     if given.dry_run or not left:
         return 0

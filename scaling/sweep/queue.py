@@ -96,7 +96,8 @@ class LocalQueue:
                 self._consider(job, places)
             elif needed > self._pool.left:
                 self._waiting.remove(job)
-                self._fail(job, f"{job.reason}: it needs {needed} of the {self._pool.left} GPUs that are left")
+                if not _is_finished(job.run):
+                    self._fail(job, f"{job.reason}: it needs {needed} of the {self._pool.left} GPUs that are left")
             elif job.avoid:  # what it waits for, nobody behind it gets
                 kept.update(places)
         return bool(self._running or (self._waiting and not self.stopping))

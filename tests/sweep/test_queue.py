@@ -339,6 +339,15 @@ def test_where_every_gpu_is_broken_the_sweep_ends_and_names_what_never_started(m
     assert all(reasons[run.run_name].startswith("ended with status 1") for run in tried)
 
 
+def test_a_finished_run_is_no_failure_where_no_gpu_is_left(many, play, monkeypatch):
+    play()
+    monkeypatch.setenv("BROKEN", "0")
+    *broken, finished = many(3)
+    finished.directory.write_result({"val_loss": 1.0})
+    failures, _ = work([*broken, finished], [Device(gpu="0")], lambda _: None)
+    assert {f.run for f in failures} == {run.run_name for run in broken}
+
+
 def test_a_success_in_between_clears_a_gpu(runs, play, change):
     """Two runs that fail by themselves do not make a GPU a broken one."""
     play(baseline=[1], block=[0], full=[1])
