@@ -23,9 +23,7 @@ from scaling.errors import (
 from scaling.loading import given_overrides, load, override_arguments
 
 if TYPE_CHECKING:
-    from scaling.records import RunDirectory
     from scaling.sweep.cluster import ClusterConfig
-    from scaling.sweep.devices import Device
     from scaling.sweep.estimate import Rate
 
 SWEEP_GROUPS = {"data": DataConfig, "train": TrainConfig, "execution": ExecutionConfig}
@@ -74,6 +72,7 @@ def train(given: Any) -> int:
     config = load(RunConfig, given.config, overrides)
 
     from rich.console import Console
+    from rich.text import Text
 
     from scaling.training.run import train as train_run
 
@@ -84,27 +83,44 @@ def train(given: Any) -> int:
         if is_first_process():
             raise
         return error.exit_status  # the first process says it for all
-    console.print(f"validation loss {result['val_loss']:.6f} nats per token: {config.directory.path}", soft_wrap=True)
+    said = f"validation loss {result['val_loss']:.6f} nats per token: {config.directory.path}"
+    console.print(Text(said), soft_wrap=True)
     return 0
 
 
 def sweep(given: Any) -> int:
     """Every run of a sweep file."""
+    from rich.text import Text
+
     from scaling.data.corpus import check_tokens, open_corpus
-    from scaling.sweep.estimate import device_seconds
+    from scaling.sweep.devices import find_devices, what_is_missing
+    from scaling.sweep.estimate import device_seconds, known_rate
     from scaling.sweep.plan import read_plan
     from scaling.sweep.tables import duration, plan_table, readable_status, wide_console
 
     plan = read_plan(given.sweep, given_overrides(given, SWEEP_GROUPS))
+    directories = [run.directory for run in plan.runs]
     cluster = _cluster(given)
-    devices, rate, directories = _resources(plan.runs, given.devices, here=cluster is None)
-    console = wide_console()
-    table = plan_table(plan.runs, directories, rate)
+    devices = [] if cluster else find_devices(plan.runs, given.devices)
+    missing = "" if cluster else what_is_missing(plan.runs, devices)
     states = [readable_status(run)["state"] for run in directories]
     left = [config for config, state in zip(plan.runs, states, strict=True) if state != "finished"]
-    work = sum(device_seconds(config, rate) for config in left)
-    where = "on the cluster" if cluster else f"on {len(devices)} devices, {duration(work / len(devices))}"
-    table.caption = f"{len(left)} of {len(plan.runs)} runs to do {where} at {rate.description}"
+    if missing and left and not given.dry_run:
+        raise ConfigError(missing)
+    rate = known_rate(plan.runs, directories, [] if missing else devices)
+    if missing:
+        how_long = f"; {missing}"
+    elif rate is None:
+        how_long = "; the time is not known: set execution.peak_tflops"
+    elif cluster:
+        how_long = f" at {rate.description}"
+    else:
+        work = sum(device_seconds(run, rate) for run in left)
+        how_long = f", {duration(work / len(devices))} at {rate.description}"
+    console = wide_console()
+    table = plan_table(plan.runs, directories, rate)
+    where = "the cluster" if cluster else f"{len(devices)} devices"
+    table.caption = f"{len(left)} of {len(plan.runs)} runs to do on {where}{how_long}"
     console.print(table)
     if given.dry_run or not left:
         return 0
@@ -112,15 +128,17 @@ def sweep(given: Any) -> int:
         index = open_corpus(config).index
         with contextlib.suppress(RecordError):  # one run's damaged files are that run's failure
             check_tokens(config.directory, index)
-    if cluster is not None:
+    if cluster:
         from scaling.sweep.slurm import train_on_slurm
 
         train_on_slurm(plan, cluster, console)
     else:
+        from scaling.sweep.kernels import check_kernels
         from scaling.sweep.local import train_here
 
+        check_kernels(left, devices)
         train_here(plan, devices, console)
-    console.print(f"all {len(plan.runs)} runs are finished: {plan.folder}", highlight=False)
+    console.print(Text(f"all {len(plan.runs)} runs are finished: {plan.folder}"), soft_wrap=True)
     return 0
 
 
@@ -151,7 +169,8 @@ def estimate(given: Any) -> int:
     from rich.progress import Progress
 
     from scaling.process import quieten_libraries
-    from scaling.sweep.estimate import ASSUMED_UTILISATION, device_memory, rate_of_peak
+    from scaling.sweep.devices import find_devices, what_is_missing
+    from scaling.sweep.estimate import ASSUMED_UTILISATION, device_memory, known_rate, rate_of_peak
     from scaling.sweep.estimate_tables import compute_table, cost_table, memory_table, parameters_table
     from scaling.sweep.footprint import footprints
     from scaling.sweep.plan import read_plan
@@ -163,19 +182,27 @@ def estimate(given: Any) -> int:
     if given.mfu is not None and given.peak_tflops is None:
         raise ConfigError("--mfu is a share of the peak: give --peak-tflops too")
     plan = read_plan(given.sweep, given_overrides(given, SWEEP_GROUPS))
-    execution, node_devices = plan.runs[0].execution, given.node_devices
+    node_devices = given.node_devices
+    rate: Rate | None
     if given.peak_tflops is not None:
         rate = rate_of_peak(given.peak_tflops, given.mfu or ASSUMED_UTILISATION)
     else:
-        slots, rate, _ = _resources(plan.runs, given.devices)
-        node_devices = node_devices or len(slots) * execution.devices
+        devices = find_devices(plan.runs, given.devices)
+        if what_is_missing(plan.runs, devices):
+            devices = []
+        rate = known_rate(plan.runs, [run.directory for run in plan.runs], devices)
+        node_devices = node_devices or len(devices) or None
     given_memory = given.device_memory
-    memory = device_memory(execution.accelerator) if given_memory is None else given_memory * 2**30
+    accelerator = plan.runs[0].execution.accelerator
+    memory = device_memory(accelerator) if given_memory is None else given_memory * 2**30
 
     console = wide_console()
     console.print(parameters_table(plan.runs))
     console.print(compute_table(plan.runs))
-    console.print(cost_table(plan.runs, rate, node_devices, given.price))
+    if rate is None:
+        console.print("the time is not known: give --peak-tflops")
+    else:
+        console.print(cost_table(plan.runs, rate, node_devices, given.price))
     with Progress(console=error_console(), transient=True) as progress:
         task = progress.add_task("counting memory", total=2 * len(plan.runs))
         counted = footprints(plan.runs, memory, lambda: progress.advance(task))
@@ -191,19 +218,6 @@ def _check_positive(given: Any, option: str, most: float) -> None:
 
 
 VERBS = {"prepare": prepare, "train": train, "sweep": sweep, "status": status, "estimate": estimate}
-
-
-def _resources(
-    runs: list[RunConfig], devices: str | None, here: bool = True
-) -> tuple[list[Device], Rate, list[RunDirectory]]:
-    """The devices of this machine (none if the runs are not for it), the rate of one, and the runs' directories."""
-    from scaling.sweep.devices import find_devices
-    from scaling.sweep.estimate import rate_of_slots
-
-    directories = [run.directory for run in runs]
-    found = find_devices(runs, devices) if here else []
-    sharing = len(found) if found and not found[0].gpu else 1
-    return found, rate_of_slots(runs, directories, sharing), directories
 
 
 def _cluster(given: Any) -> ClusterConfig | None:

@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import errno
 import fcntl
 import json
 import math
 import os
-import re
 import socket
 import threading
 import time
@@ -34,16 +34,16 @@ import yaml
 
 from scaling.dynamics_table import decode, encode, last_attempts
 from scaling.errors import RecordError
+from scaling.record_values import CONTROL_CHARACTERS, STATES, problem_of
 
 FORMAT = 1
 METRICS = (
     "attempt", "step", "tokens", "train_loss", "val_loss", "learning_rate", "grad_norm", "expert_imbalance", "seconds",
 )  # fmt: skip
 _WHOLE = ("attempt", "step", "tokens")
-CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-"""What would move the cursor or recolour a terminal that text of a stranger's file is printed on."""
 LOCK_ATTEMPTS, LOCK_PAUSE = 20, 0.05  # tries and seconds
-STATES = ("pending", "running", "stopped", "lost", "finished", "diverged", "failed")
+NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
+"""What a file system without locks answers, for example Lustre mounted without them."""
 HEARTBEAT_SECONDS = 10.0
 """A run that trains rewrites its status at least this often."""
 HEARTBEATS_MISSED = 6
@@ -182,7 +182,7 @@ class RunDirectory:
         status = self._read("status.json") or {"state": "pending"}
         if (self.path / "result.json").exists():
             status["state"] = "finished"
-        elif status.get("state") in ("running", "finished") and not (self.is_locked() or _beats_elsewhere(status)):
+        elif status["state"] in ("running", "finished") and not (self.is_locked() or _beats_elsewhere(status)):
             status["state"] = "lost"
         return status
 
@@ -245,15 +245,19 @@ class RunDirectory:
             raise RecordError(f"{path} is not JSON: delete it, and the run goes on from its checkpoint") from None
         if not isinstance(value, dict):
             raise RecordError(f"{path} holds no object: delete it, and the run goes on from its checkpoint")
-        if any(CONTROL_CHARACTERS.search(text) for text in _texts(value)):
-            raise RecordError(f"{path} holds control characters, which no run writes: delete the run directory")
+        if problem := problem_of(name, value):
+            raise RecordError(f"{path} holds {problem}, which no run writes: delete it, or the run directory")
         return value
 
     # --- one process a run
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[bool]:
-        """Hold the run for this process; yields False if another process holds it."""
+        """Hold the run for this process; yields False if another process holds it.
+
+        Raises:
+            RecordError: its file system has no locks.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
         with open(self.path / "lock", "w") as file:
             for _ in range(LOCK_ATTEMPTS):  # somebody who only looks (is_locked) holds it for an instant
@@ -262,12 +266,18 @@ class RunDirectory:
                 except BlockingIOError:
                     time.sleep(LOCK_PAUSE)
                     continue
+                except OSError as error:
+                    if error.errno not in NO_LOCKS:
+                        raise
+                    raise RecordError(
+                        f"{self.path} is on a file system that has no locks: choose another execution.runs_folder"
+                    ) from None
                 yield True
                 return
             yield False
 
     def is_locked(self) -> bool:
-        """Whether a process is training this run now."""
+        """Whether a process is training this run now; by its heartbeat where the file system has no locks."""
         try:
             file = open(self.path / "lock")
         except FileNotFoundError:
@@ -277,7 +287,18 @@ class RunDirectory:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 return True
+            except OSError as error:
+                if error.errno not in NO_LOCKS:
+                    raise
+                return self._beats()
         return False
+
+    def _beats(self) -> bool:
+        try:
+            status = self._read("status.json") or {}
+        except RecordError:  # its own process will say what is wrong
+            return False
+        return status.get("state") == "running" and _is_fresh(status)
 
 
 class Report:
@@ -369,23 +390,13 @@ def find_runs(folder: str | Path) -> list[RunDirectory]:
     return runs
 
 
-def _texts(value: Any) -> Iterator[str]:
-    """Every text in a JSON value, keys too."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            yield key
-            yield from _texts(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _texts(inner)
-
-
 def _beats_elsewhere(status: dict[str, Any]) -> bool:
     """Whether a process of another host wrote this status a short while ago."""
-    age = time.time() - status.get("updated", 0.0)
-    return status.get("host") != socket.gethostname() and age < HEARTBEATS_MISSED * HEARTBEAT_SECONDS
+    return status.get("host") != socket.gethostname() and _is_fresh(status)
+
+
+def _is_fresh(status: dict[str, Any]) -> bool:
+    return time.time() - status.get("updated", 0.0) < HEARTBEATS_MISSED * HEARTBEAT_SECONDS
 
 
 def _metrics_row(values: list[str]) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import yaml
 from processes import wait_until
 
 from scaling.cli import main
+from scaling.config import KimiConfig
 from scaling.records import find_runs
 
 
@@ -84,6 +86,16 @@ def test_train_reports_the_loss_and_the_place(capsys, config_file, tiny_run):
     assert str(tiny_run.directory.path) in out
 
 
+def test_folders_are_printed_as_they_are(capsys, config_file, write_sweep, tiny_run, tmp_path):
+    """None of their names is markup."""
+    runs = tmp_path / "[red" / "x]"
+    assert main(["train", str(config_file), "--execution.runs_folder", str(runs)]) == 0
+    assert f"nats per token: {runs}" in capsys.readouterr().out
+    sweep_file = write_sweep(tiny_run, variants={"baseline": {}})
+    assert main(["sweep", str(sweep_file), "--execution.runs_folder", str(runs)]) == 0
+    assert f"all 1 runs are finished: {runs}" in capsys.readouterr().out
+
+
 def test_tokens_beyond_the_corpus(capsys, config_file):
     lines = complaint_of(capsys, "train", config_file, "--train.tokens", "1e9")
     assert len(lines) == 1
@@ -140,10 +152,33 @@ def test_a_sweep_from_plan_to_status(capsys, sweep_file, tiny_run):
     assert "activations" in out
 
 
+def test_a_plan_for_a_larger_machine_is_printed_without_time_and_not_started(capsys, sweep_file, tiny_run, monkeypatch):
+    monkeypatch.setattr("scaling.sweep.devices._usable_cores", lambda: [0, 1])
+    larger = [str(sweep_file), "--execution.devices", "4"]
+    assert main(["sweep", *larger, "--dry-run"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.count("pending") == 4
+    assert "has execution.devices 4: the sweep may use 2 parts of the CPU's cores" in out
+    (line,) = complaint_of(capsys, "sweep", *larger)
+    assert "has execution.devices 4" in line
+    assert not Path(tiny_run.execution.runs_folder).exists()
+
+
 def test_a_sweep_that_its_corpus_cannot_serve_is_refused_before_it_starts(capsys, sweep_file, tiny_run):
     lines = complaint_of(capsys, "sweep", sweep_file, "--train.validation_tokens", 64 * 10**6)
     assert len(lines) == 1
     assert "train.validation_tokens" in lines[0]
+    assert not Path(tiny_run.execution.runs_folder, "tiny").exists()
+
+
+@pytest.mark.skipif(find_spec("fla") is not None, reason="flash-linear-attention is installed")
+def test_missing_kernels_are_said_once_before_anything_starts(capsys, tiny_run, change, write_sweep, monkeypatch):
+    run = change(tiny_run, "model", kimi=KimiConfig(n_experts=4, experts_per_token=2, kv_rank=8))
+    sweep_file = write_sweep(run)
+    monkeypatch.setattr("scaling.sweep.devices.visible_gpus", lambda: ["0"])
+    monkeypatch.setattr("scaling.sweep.estimate.gpu_facts", lambda _: None)  # a GPU that is only said to be there
+    (line,) = complaint_of(capsys, "sweep", sweep_file, "--execution.accelerator", "cuda")
+    assert "needs its kernels: pip install 'attnres-scaling[kimi]'" in line
     assert not Path(tiny_run.execution.runs_folder, "tiny").exists()
 
 

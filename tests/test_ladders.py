@@ -1,6 +1,8 @@
 """The paper's ladder in both backbones: shapes, parameters and compute against its Table 2 and figure 4."""
 
+import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,7 +11,10 @@ from scaling.compute import PFLOPS_DAY, flops_per_token, non_embedding_parameter
 from scaling.config import ModelConfig, ResidualConfig
 from scaling.loading import load, read_yaml
 from scaling.model.language_model import LanguageModel
+from scaling.sweep.devices import Device
+from scaling.sweep.estimate import rate_of_peak, wall_seconds
 from scaling.sweep.plan import read_plan
+from scaling.sweep.queue import LocalQueue
 
 ROOT = Path(__file__).parents[1]
 # arXiv 2603.15031, table 2: activated parameters, tokens, layers = heads, width, width of an expert, rate, sequences
@@ -90,6 +95,46 @@ def test_the_corpus_of_a_sweep_is_large_enough_or_may_be_read_again(name):
     for run in read_plan(ROOT / "sweeps" / f"{name}.yaml").runs:
         there = run.data.max_train_tokens or 99e9  # FineWeb-Edu's sample of 100 billion
         assert run.tokens < there or run.train.allow_repeat
+
+
+# --- what the headers say, at their rate: an H100 at 40 % of its peak
+
+RATE = rate_of_peak(989)
+
+
+def header_says(name, pattern):
+    (said,) = re.findall(pattern, (ROOT / "sweeps" / f"{name}.yaml").read_text())
+    return float(said)
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_a_crash_costs_no_run_more_than_a_quarter_of_an_hour(name):
+    for run in read_plan(ROOT / "sweeps" / f"{name}.yaml").runs:
+        assert run.execution.checkpoint_every * wall_seconds(run, RATE) / run.steps < 15.1 * 60
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_the_disk_that_checkpoints_need_is_that_of_the_header(name):
+    """Two of each run: weights and AdamW's two moments, four bytes each."""
+    runs = read_plan(ROOT / "sweeps" / f"{name}.yaml").runs
+    needed = sum(2 * 12 * sum(parameters(run.shape).values()) for run in runs)
+    assert header_says(name, r"(\d+) GB of checkpoints") == pytest.approx(needed / 1e9, rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["node", "node-kimi"])
+def test_the_hours_of_8_gpus_are_those_of_the_queue(name):
+    minute = 0
+
+    class Played(LocalQueue):
+        def _launch(self, job):
+            end = minute + round(wall_seconds(job.config, RATE) / 60)
+            job.process = SimpleNamespace(poll=lambda: 0 if minute >= end else None)
+
+    plan = read_plan(ROOT / "sweeps" / f"{name}.yaml", {"execution.runs_folder": "/nowhere"})
+    queue = Played(plan.runs, [Device(gpu=str(i)) for i in range(8)], lambda *_: None)
+    while queue.advance():
+        minute += 1
+    assert header_says(name, r"about (\d+) hours of 8 GPUs") == pytest.approx(minute / 60, abs=0.5)
 
 
 @pytest.mark.parametrize("name", ["fineweb-edu", "fineweb-edu-11b", "c4"])

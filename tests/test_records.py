@@ -1,7 +1,9 @@
 """Run files: nothing lost, the last attempt counts, contradictions are errors."""
 
+import errno
 import json
 import math
+import os
 import time
 
 import pytest
@@ -112,6 +114,83 @@ def test_on_another_host_a_run_runs_while_its_heart_beats(run, monkeypatch):
     assert run.read_status()["state"] == "lost"
     with run.lock():
         assert run.read_status()["state"] == "running"
+
+
+@pytest.fixture(params=[errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK])
+def no_locks(request, monkeypatch):
+    """A file system without locks, such as Lustre mounted without them."""
+
+    def flock(*_):
+        raise OSError(request.param, os.strerror(request.param))
+
+    monkeypatch.setattr("scaling.records.fcntl.flock", flock)
+
+
+def test_where_there_are_no_locks_a_run_is_not_trained_and_the_folder_is_named(run, no_locks):
+    with (
+        pytest.raises(RecordError, match=rf"{run.path} .* no locks: choose another execution\.runs_folder"),
+        run.lock(),
+    ):
+        pass
+
+
+def test_where_there_are_no_locks_a_heartbeat_is_believed(run, no_locks, monkeypatch):
+    (run.path / "lock").touch()
+    assert not run.is_locked()
+    run.write_status("running", step=3)
+    assert run.read_status()["state"] == "running"
+    assert run.is_locked()
+    later = time.time() + HEARTBEATS_MISSED * HEARTBEAT_SECONDS
+    monkeypatch.setattr("scaling.records.time.time", lambda: later)
+    assert run.read_status()["state"] == "lost"
+    (run.path / "status.json").write_text("{")
+    assert not run.is_locked()  # its own process will say what is wrong
+
+
+def test_any_other_trouble_with_a_lock_is_not_hidden(run, monkeypatch):
+    def flock(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("scaling.records.fcntl.flock", flock)
+    with pytest.raises(OSError, match="Input/output"), run.lock():
+        pass
+    with pytest.raises(OSError, match="Input/output"):
+        run.is_locked()
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {},
+        {"state": None},
+        {"state": "[/x]"},
+        {"state": ["running"]},
+        {"state": "running", "updated": "abc"},
+        {"state": "running", "updated": float("nan")},
+        {"state": "running", "updated": True},
+        {"state": "failed", "steps": "7"},
+        {"state": "failed", "step": None},
+        {"state": "failed", "step": 10**400},
+        {"state": "failed", "step": 1.5},
+        {"state": "stopped", "loss": -1},
+        {"state": "stopped", "tokens_per_second": {}},
+        {"state": "failed", "message": ["x"]},
+        {"state": "failed", "error": {}},
+    ],
+)
+def test_a_status_that_no_run_writes_is_named(run, status):
+    (run.path / "status.json").write_text(json.dumps(status))
+    with pytest.raises(RecordError, match=r"status\.json holds (no|a bad value of) \w+, which no run") as caught:
+        run.read_status()
+    assert len(str(caught.value)) < 300
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("result", [{}, {"val_loss": "low"}, {"val_loss": None}, {"val_loss": 3.0, "data_hash": []}])
+def test_a_result_that_no_run_writes_is_named(run, result):
+    (run.path / "result.json").write_text(json.dumps(result))
+    with pytest.raises(RecordError, match=r"result\.json holds (no|a bad value of) \w+, which no run writes"):
+        run.read_result()
 
 
 def test_a_report_is_renewed_while_nothing_is_said_and_not_after_its_end(run, monkeypatch):

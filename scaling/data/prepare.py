@@ -18,6 +18,7 @@ from scaling.data.shards import SPLITS, Index
 from scaling.data.sources import Source, open_source
 from scaling.data.tokenizer import PublishedTokenizer, Tokenizer, TrainedTokenizer
 from scaling.errors import DataError
+from scaling.records import NO_LOCKS
 
 SHARD_TOKENS = 100_000_000
 PROGRESS_FILE = "progress.sqlite"
@@ -133,6 +134,10 @@ def _lock(folder: Path) -> Iterator[None]:
         except BlockingIOError:
             print(f"another process prepares {folder}: waiting for it")
             fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+            raise DataError(f"{folder} is on a file system that has no locks: choose another data folder") from None
         yield
 
 

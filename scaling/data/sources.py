@@ -34,6 +34,8 @@ WHOLE_FILE_BYTES = 64_000_000
 """Largest file that is read in one piece: a text file, which is one document, or a JSON array."""
 BUILDERS = {".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet", ".txt": "text"}
 COMPRESSIONS = (".xz", ".gz", ".zst")
+DAMAGED = "it is damaged or cut short; get it again"
+CUT_OFF = "the network or the hub failed; the same command goes on from where it was"
 NOT_STDLIB = {"site-packages", "dist-packages", "__pycache__"}
 
 Documents = Iterator[list[str | None]]
@@ -46,7 +48,7 @@ class Part:
 
     name: str
     read: Callable[[], Documents]
-    """Starts reading; raises DataError where the part is damaged or has no such column."""
+    """Starts reading; raises DataError where the part is damaged, cut off or has no such column."""
     text_bytes: int | None = None
     """Size, where that is about the size of the text: files that are not compressed."""
 
@@ -145,7 +147,7 @@ def _read_file(path: Path, builder: str, field: str) -> Documents:
     import datasets
 
     datasets.logging.set_verbosity(logging.CRITICAL)  # its errors reach the user as ours
-    with _damage_named(str(path)), tempfile.TemporaryDirectory() as cache:
+    with _failure_named(str(path)), tempfile.TemporaryDirectory() as cache:
         if path.suffix == ".zst":
             _check_zst(path)
         _check_size(path, builder)
@@ -177,7 +179,7 @@ def _read_parquet(path: Path, field: str) -> Documents:
     # Not by `datasets`, which reads whole row groups, and those can be gigabytes.
     from pyarrow import parquet
 
-    with _damage_named(str(path)):
+    with _failure_named(str(path)):
         file = parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False)
         _check_column(file.schema_arrow, str(path), field)
         for batch in file.iter_batches(batch_size=ROWS, columns=[field], use_threads=False):
@@ -238,7 +240,7 @@ def _hub_source(config: DataConfig) -> Source:
     parts = []
     for i in range(n):
         name, shard = f"{config.hub_path}, shard {i} of {n}", dataset.shard(num_shards=n, index=i)
-        parts.append(Part(name, partial(_read_dataset, shard, name, config.text_field)))
+        parts.append(Part(name, partial(_read_dataset, shard, name, config.text_field, CUT_OFF)))
     description = {"files": n, "bytes": None, "fingerprint": _sha256(named)}
     return Source({"train": parts, "validation": []}, description, config.hub_path)
 
@@ -246,8 +248,8 @@ def _hub_source(config: DataConfig) -> Source:
 # --- what they share
 
 
-def _read_dataset(dataset: datasets.IterableDataset, name: str, field: str) -> Documents:
-    with _damage_named(name):
+def _read_dataset(dataset: datasets.IterableDataset, name: str, field: str, failure_means: str = DAMAGED) -> Documents:
+    with _failure_named(name, failure_means):
         for table in dataset.with_format("arrow").iter(batch_size=ROWS):
             _check_column(table.schema, name, field)
             yield table[field].to_pylist()
@@ -267,16 +269,14 @@ def _check_column(schema: pyarrow.Schema, name: str, field: str) -> None:
 
 
 @contextlib.contextmanager
-def _damage_named(name: str) -> Iterator[None]:
-    """Decompressors and parsers raise errors of many kinds; what they mean to the user is one."""
+def _failure_named(name: str, means: str = DAMAGED) -> Iterator[None]:
+    """Decompressors, parsers and connections raise errors of many kinds; what they mean to the user is one."""
     try:
         yield
     except DataError:
         raise
     except Exception as error:
-        raise DataError(
-            f"{name} cannot be read ({_first_line(error)}): it is damaged or cut short; get it again"
-        ) from error
+        raise DataError(f"{name} cannot be read ({_first_line(error)}): {means}") from error
 
 
 def _description(paths: Mapping[Split, Sequence[Path]], root: Path | None = None) -> dict[str, Any]:

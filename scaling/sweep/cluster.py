@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,8 @@ class ClusterConfig(Checked):
     memory_gb_per_device: float | None = None
     """Main memory for each device of a run, in GiB; the cluster's default if not given."""
     max_parallel: int | None = None
-    """Runs of the sweep that may go at a time; as many as the cluster allows if not given."""
+    """Runs that may go at a time, of those submitted together; as many as the cluster allows if not given. Each number
+    of devices has an array of its own, and at least one run of each may go."""
     signal_delay_s: int = 120
     """Seconds before the time limit at which a run is asked to finish its step and save. Slurm may ask a minute earlier
     than that."""
@@ -83,6 +85,14 @@ class ClusterConfig(Checked):
             "its values must be numbers, text of one line without quotes or backslashes, or true",
         ),
     )
+
+
+def shares(limit: int, sizes: Sequence[int]) -> list[int]:
+    """A limit on runs divided over arrays of these sizes, in proportion: at least 1 each, at most the array's size."""
+    given = [1] * len(sizes)
+    while sum(given) < limit and (growing := [i for i, size in enumerate(sizes) if given[i] < size]):
+        given[max(growing, key=lambda i: sizes[i] / given[i])] += 1
+    return given
 
 
 def read_cluster(name: str, sweep: str | Path) -> ClusterConfig:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,29 +32,64 @@ def environment(devices: Sequence[Device]) -> dict[str, str]:
 
 
 class DevicePool:
-    """Devices, each with at most one run."""
+    """Devices by their place, each with at most one run; a GPU on which runs keep failing gets none any more."""
 
     def __init__(self, devices: Sequence[Device]):
         self._all = list(devices)
         self._free = list(range(len(self._all)))
+        self._last_failure: dict[int, str] = {}
+        self._aside: set[int] = set()
 
     @property
-    def free(self) -> int:
-        """Number of devices that no run has."""
-        return len(self._free)
+    def left(self) -> int:
+        """Number of devices that are not set aside."""
+        return len(self._all) - len(self._aside)
 
-    def take(self, count: int) -> dict[int, Device]:
-        """The first `count` free devices, by their place in the pool; there must be as many."""
-        places, self._free = self._free[:count], self._free[count:]
+    def free(self, count: int, avoid: Set[int] = frozenset(), kept: Set[int] = frozenset()) -> list[int]:
+        """The first `count` free places for a run; fewer where it has to wait.
+
+        Args:
+            count: how many devices it needs.
+            avoid: places that it gets only if all others together are too few.
+            kept: places that somebody else waits for.
+        """
+        others = self.left - len(avoid - self._aside)
+        free = [place for place in self._free if place not in kept]
+        good = [place for place in free if place not in avoid][:count]
+        return good + [place for place in free if place in avoid][: max(0, count - others)]
+
+    def take(self, places: Sequence[int]) -> dict[int, Device]:
+        """The devices at some free places, which are free no more."""
+        self._free = [place for place in self._free if place not in places]
         return {place: self._all[place] for place in places}
 
-    def give_back(self, taken: dict[int, Device]) -> None:
-        """Make what `take` gave free again."""
-        self._free = sorted([*self._free, *taken])
+    def give_back(self, taken: Iterable[int]) -> None:
+        """Make what `take` gave free again, but for what is set aside."""
+        self._free = sorted([*self._free, *(place for place in taken if place not in self._aside)])
+
+    def failed(self, places: Iterable[int], run: str) -> dict[str, str]:
+        """Note that a run failed at some places for no known reason.
+
+        Returns:
+            The GPUs that are set aside from now on, because another run failed there before and none succeeded since,
+            and that other run. The parts of a CPU are one machine, and never are.
+        """
+        broken = {}
+        for place in places:
+            gpu, before = self._all[place].gpu, self._last_failure.setdefault(place, run)
+            if gpu and before != run:
+                self._aside.add(place)
+                broken[gpu] = before
+        return broken
+
+    def succeeded(self, places: Iterable[int]) -> None:
+        """Note that a run was trained to its end at some places."""
+        for place in places:
+            self._last_failure.pop(place, None)
 
 
 def find_devices(runs: Sequence[RunConfig], chosen: str | None) -> list[Device]:
-    """The devices of this machine that a sweep may use.
+    """The devices of this machine that a sweep may use, too few perhaps (`what_is_missing`).
 
     Args:
         runs: all runs of the sweep, done or not: on a CPU they decide how many threads a process has, and with them
@@ -62,21 +97,27 @@ def find_devices(runs: Sequence[RunConfig], chosen: str | None) -> list[Device]:
         chosen: GPU numbers separated by commas, or on a CPU the number of parts; all that there is if None.
 
     Raises:
-        ConfigError: `chosen` is not of that form, or a run asks for more devices than there are.
+        ConfigError: `chosen` is not of that form.
     """
     accelerator = runs[0].execution.accelerator
     gpus = visible_gpus() if accelerator != "cpu" else []
     if accelerator == "cuda" and not gpus:
-        raise ConfigError("execution.accelerator is cuda, but torch sees no GPU: set it to cpu or auto")
-    devices = _gpu_devices(gpus, chosen) if gpus else _cpu_devices(sum(r.execution.devices for r in runs), chosen)
+        return []
+    return _gpu_devices(gpus, chosen) if gpus else _cpu_devices(sum(r.execution.devices for r in runs), chosen)
+
+
+def what_is_missing(runs: Sequence[RunConfig], devices: Sequence[Device]) -> str:
+    """Why a sweep cannot be trained on these devices, and what to do; nothing if it can."""
+    if not devices:
+        return "execution.accelerator is cuda, but torch sees no GPU: set it to cpu or auto"
     largest = max(runs, key=lambda run: run.execution.devices)
-    if largest.execution.devices > len(devices):
-        kind = "GPUs" if gpus else "parts of the CPU's cores"
-        raise ConfigError(
-            f"{largest.run_name} has execution.devices {largest.execution.devices}: the sweep may use {len(devices)} "
-            f"{kind}, so lower it, or give more with --devices"
-        )
-    return devices
+    if largest.execution.devices <= len(devices):
+        return ""
+    kind = "GPUs" if devices[0].gpu else "parts of the CPU's cores"
+    return (
+        f"{largest.run_name} has execution.devices {largest.execution.devices}: the sweep may use {len(devices)} "
+        f"{kind}, so lower it, or train where there are more"
+    )
 
 
 def visible_gpus() -> list[str]:

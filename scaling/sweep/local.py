@@ -29,7 +29,7 @@ def train_here(plan: Plan, devices: Sequence[Device], console: Console) -> None:
     directories = [run.directory for run in plan.runs]
     endings = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     with Watch(plan.runs, directories, console) as watch, Signals(*endings) as signals:
-        queue = LocalQueue(plan.runs, devices, watch.event)
+        queue = LocalQueue(plan.runs, devices, watch.event, watch.say)
         while queue.advance():
             if len(signals.received) > 1:
                 queue.kill()

@@ -40,6 +40,10 @@ class _Job:
     tried: RunConfig
     """The same run, with a smaller micro-batch once memory has run out."""
     retries: int
+    avoid: set[int] = field(default_factory=set)
+    """Places of GPUs that it failed on for no known reason."""
+    reason: str = "not started"
+    """Why it has not finished."""
     devices: dict[int, Device] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
     launched: float = 0.0
@@ -49,11 +53,16 @@ class LocalQueue:
     """Works through the runs of a plan that have no result yet, as long as somebody calls `advance`.
 
     Runs that need more devices go first, otherwise the plan's order holds; whoever fits starts. What one run leaves is
-    enough for the next in line, which needs no more than it did, so smaller runs never keep a larger one waiting.
+    enough for the next in line, which needs no more than it did, so smaller runs never keep a larger one waiting. A run
+    that failed for no known reason is tried again on other GPUs where there are any, and waits for them if it must.
     """
 
     def __init__(
-        self, runs: Sequence[RunConfig], devices: Sequence[Device], on_event: Callable[[str, RunConfig], None]
+        self,
+        runs: Sequence[RunConfig],
+        devices: Sequence[Device],
+        on_event: Callable[[str, RunConfig], None],
+        say: Callable[[str], None] = print,
     ):
         """Set up.
 
@@ -61,8 +70,9 @@ class LocalQueue:
             runs: what to train; finished runs are skipped.
             devices: what they share; at least as many as any of them needs.
             on_event: called with `started`, `finished`, `waiting`, `retried`, `stopped` or `failed`, and the run.
+            say: called with a line about a GPU that is given no run any more.
         """
-        self.on_event = on_event
+        self.on_event, self.say = on_event, say
         self.failures: list[Failure] = []
         self.stopping = False
         self._pool = DevicePool(devices)
@@ -78,9 +88,18 @@ class LocalQueue:
             code = job.process.poll()
             if code is not None:
                 self._ended(job, code)
+        kept: set[int] = set()
         for job in [] if self.stopping else list(self._waiting):
-            if job.config.execution.devices <= self._pool.free:
-                self._consider(job)
+            needed = job.config.execution.devices
+            places = self._pool.free(needed, job.avoid, kept)
+            if len(places) == needed:
+                self._consider(job, places)
+            elif needed > self._pool.left:
+                self._waiting.remove(job)
+                if not _is_finished(job.run):
+                    self._fail(job, f"{job.reason}: it needs {needed} of the {self._pool.left} GPUs that are left")
+            elif job.avoid:  # what it waits for, nobody behind it gets
+                kept.update(places)
         return bool(self._running or (self._waiting and not self.stopping))
 
     def stop(self) -> None:
@@ -102,13 +121,13 @@ class LocalQueue:
         self._waiting.append(job)
         self._waiting.sort(key=lambda waiting: -waiting.config.execution.devices)
 
-    def _consider(self, job: _Job) -> None:
+    def _consider(self, job: _Job, places: Sequence[int]) -> None:
         """Start a run for which there are devices, unless it is finished, or trained by another sweep now."""
         if _is_finished(job.run):
             self._waiting.remove(job)
         elif not job.run.is_locked():
             self._waiting.remove(job)
-            job.devices = self._pool.take(job.config.execution.devices)
+            job.devices = self._pool.take(places)
             self._running.append(job)
             self.on_event("started", job.config)
             self._launch(job)
@@ -128,6 +147,7 @@ class LocalQueue:
                     start_new_session=True,
                 )
         except OSError as error:  # of this run's files: the others go on
+            self._release(job)
             self._fail(job, str(error))
             return
         if cores := {core for device in devices for core in device.cores}:
@@ -136,40 +156,56 @@ class LocalQueue:
 
     def _ended(self, job: _Job, code: int) -> None:
         if code == 0:
-            self._release(job, "finished")
+            self._pool.succeeded(job.devices)
+            self._release(job)
+            self.on_event("finished", job.config)
         elif self.stopping:
-            self._release(job, "stopped")
+            self._release(job)
+            self.on_event("stopped", job.config)
         elif code == Busy.exit_status:
-            self._release(job, "waiting")
+            self._release(job)
+            self.on_event("waiting", job.config)
             self._wait(job)
         else:
             self._retry_or_fail(job, code)
 
     def _retry_or_fail(self, job: _Job, code: int) -> None:
         try:
-            smaller = job.tried.smaller_micro_batch if _ran_out_of_memory(job, code) else None
-            reason = _reason(job.run, code)
+            out_of_memory = _ran_out_of_memory(job, code)
+            job.reason = _reason(job.run, code)
         except RecordError as error:
+            self._release(job)
             self._fail(job, str(error))
             return
+        smaller = job.tried.smaller_micro_batch if out_of_memory else None
         if smaller is not None:
             job.tried = replace(job.tried, execution=replace(job.tried.execution, micro_batch=smaller))
-        elif code in NOT_RETRIED or job.retries == 0:
-            self._fail(job, reason)
+            self.on_event("retried", job.config)
+            self._launch(job)
             return
-        else:
-            job.retries -= 1
+        known = out_of_memory or code in NOT_RETRIED
+        if not known:
+            self._blame_devices(job)
+        self._release(job)
+        if known or job.retries == 0:
+            self._fail(job, job.reason)
+            return
+        job.retries -= 1
         self.on_event("retried", job.config)
-        self._launch(job)
+        self._wait(job)
+
+    def _blame_devices(self, job: _Job) -> None:
+        job.avoid.update(place for place, device in job.devices.items() if device.gpu)
+        for gpu, before in self._pool.failed(job.devices, job.run.name).items():
+            self.say(f"GPU {gpu} is set aside: two runs failed on it: {before}, {job.run.name} (log {job.run.log})")
 
     def _fail(self, job: _Job, reason: str) -> None:
         self.failures.append(Failure(job.run.name, reason, job.run.log))
-        self._release(job, "failed")
+        self.on_event("failed", job.config)
 
-    def _release(self, job: _Job, event: str) -> None:
+    def _release(self, job: _Job) -> None:
         self._running.remove(job)
         self._pool.give_back(job.devices)
-        self.on_event(event, job.config)
 
 
 def _is_finished(run: RunDirectory) -> bool:

@@ -16,11 +16,12 @@ from importlib.util import find_spec
 from itertools import groupby
 
 from rich.console import Console
+from rich.text import Text
 
 from scaling.config import RunConfig
 from scaling.errors import ClusterError, ConfigError, Stopped, SweepError
 from scaling.records import RunDirectory
-from scaling.sweep.cluster import STOP_SECONDS, ClusterConfig, is_plain
+from scaling.sweep.cluster import STOP_SECONDS, ClusterConfig, is_plain, shares
 from scaling.sweep.plan import Plan
 from scaling.sweep.queue import Failure
 from scaling.sweep.signals import Signals
@@ -80,23 +81,28 @@ class Jobs:
                 f"{self._record} is not JSON: delete it once squeue lists no job of this sweep"
             ) from None
 
-    def submit(self, runs: Sequence[RunConfig], cluster: ClusterConfig, name: str) -> None:
+    def submit(self, runs: Sequence[RunConfig], cluster: ClusterConfig, name: str, console: Console) -> None:
         """Submit a job for each run, as one array for each number of devices.
 
         Raises:
             ClusterError: sbatch refuses.
         """
         by_devices = sorted(runs, key=lambda run: -run.execution.devices)
-        for devices, group in groupby(by_devices, key=lambda run: run.execution.devices):
-            self._note(self._submit_array(list(group), devices, cluster, name))
+        arrays = [list(group) for _, group in groupby(by_devices, key=lambda run: run.execution.devices)]
+        limit = cluster.max_parallel or len(runs)
+        if limit < len(arrays):
+            said = f"max_parallel is {limit}, but {len(arrays)} runs may go at a time, one for each number of devices"
+            console.print(Text(said), soft_wrap=True)
+        for array, at_a_time in zip(arrays, shares(limit, [len(array) for array in arrays]), strict=True):
+            self._note(self._submit_array(array, at_a_time, cluster, name))
 
-    def _submit_array(self, runs: list[RunConfig], devices: int, cluster: ClusterConfig, name: str) -> dict[str, str]:
+    def _submit_array(self, runs: list[RunConfig], at_a_time: int, cluster: ClusterConfig, name: str) -> dict[str, str]:
         import submitit
 
         from scaling.sweep.job import TrainJob, note_pending
 
         executor = submitit.AutoExecutor(self.folder, cluster="slurm", slurm_max_num_timeout=AS_OFTEN_AS_IT_TAKES)
-        memory = cluster.memory_gb_per_device
+        memory, devices = cluster.memory_gb_per_device, runs[0].execution.devices
         cores = cluster.cpus_per_device * devices
         executor.update_parameters(
             name=name,
@@ -111,7 +117,7 @@ class Jobs:
             slurm_account=cluster.account,
             slurm_qos=cluster.qos,
             slurm_constraint=cluster.constraint,
-            slurm_array_parallelism=cluster.max_parallel or len(runs),
+            slurm_array_parallelism=at_a_time,
             slurm_signal_delay_s=cluster.signal_delay_s,
             slurm_srun_args=[f"--cpus-per-task={cores}"],  # srun does not take it over from sbatch
             slurm_additional_parameters={"requeue": True, **cluster.additional},
@@ -145,15 +151,11 @@ def train_on_slurm(plan: Plan, cluster: ClusterConfig, console: Console) -> None
     """
     jobs = Jobs(plan)
     with Signals(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
-        submitted = _submit_what_is_needed(plan, cluster, jobs)
+        submitted = _submit_what_is_needed(plan, cluster, jobs, console)
         left = jobs.left()
         numbers = " ".join(sorted({job.partition("_")[0] for job in left.values()}, key=int))
-        console.print(
-            f"{submitted} runs submitted; {len(left)} in Slurm's queue{numbers and f' as job {numbers}'}; "
-            f"what jobs print is in {jobs.folder}",
-            highlight=False,
-            soft_wrap=True,
-        )
+        said = f"{submitted} runs submitted; {len(left)} in Slurm's queue{numbers and f' as job {numbers}'}; "
+        console.print(Text(said + f"what jobs print is in {jobs.folder}"), soft_wrap=True)
         missing = _watch(plan, jobs, signals, console)
     if signals.received:
         raise Stopped(f"the jobs go on: scancel {numbers} ends them, and the same command shows them again")
@@ -163,7 +165,7 @@ def train_on_slurm(plan: Plan, cluster: ClusterConfig, console: Console) -> None
         raise SweepError(f"{len(missing)} of {len(plan.runs)} runs did not finish; the same command submits them again")
 
 
-def _submit_what_is_needed(plan: Plan, cluster: ClusterConfig, jobs: Jobs) -> int:
+def _submit_what_is_needed(plan: Plan, cluster: ClusterConfig, jobs: Jobs, console: Console) -> int:
     """Submit the runs that are not finished, that nobody trains and that have no job; returns how many."""
     with RunDirectory(jobs.folder).lock() as alone:
         if not alone:
@@ -175,7 +177,7 @@ def _submit_what_is_needed(plan: Plan, cluster: ClusterConfig, jobs: Jobs) -> in
             if run.run_name not in left and readable_status(run.directory)["state"] not in ("finished", "running")
         ]
         if needed:
-            jobs.submit(needed, cluster, plan.name)
+            jobs.submit(needed, cluster, plan.name, console)
         return len(needed)
 
 

@@ -126,13 +126,19 @@ class Roster:
         recorded = run.read_run()
         if recorded is None:
             return {"steps": status.get("steps")}
-        batch = recorded["training"]["batch_tokens"]
-        self._facts[run.name] = {
-            "steps": recorded["training"]["steps"],
-            "tokens_per_step": batch,
-            "flops_per_step": recorded["flops_per_token"]["model"] * batch,
-        }
-        return self._facts[run.name]
+        try:
+            batch = int(float(recorded["training"]["batch_tokens"]))
+            facts = {
+                "steps": int(float(recorded["training"]["steps"])),
+                "tokens_per_step": batch,
+                "flops_per_step": float(recorded["flops_per_token"]["model"]) * batch,
+            }
+        except (KeyError, TypeError, ValueError, OverflowError):
+            raise RecordError(
+                f"{run.path / 'run.json'} does not say how long the run is: delete the run directory and train again"
+            ) from None
+        self._facts[run.name] = facts
+        return facts
 
     def _newest_validation(self, run: RunDirectory) -> float | None:
         """The last of metrics.csv, which is read again only when it has grown."""

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from scaling.compute import flops_per_token, non_embedding_parameters, parameters
 from scaling.config import RunConfig
 from scaling.errors import RecordError
 from scaling.records import RunDirectory
-from scaling.sweep.estimate import Rate, device_seconds
+from scaling.sweep.estimate import Rate, wall_seconds
 from scaling.sweep.queue import Failure
 
 STATE_STYLES = {
@@ -36,10 +36,10 @@ def run_table(title: str | None, *headings: str) -> Table:
     return table
 
 
-def plan_table(runs: Sequence[RunConfig], directories: Sequence[RunDirectory], rate: Rate) -> Table:
-    """What a sweep will do: parameters, tokens, FLOPs and time a run."""
+def plan_table(runs: Sequence[RunConfig], directories: Sequence[RunDirectory], rate: Rate | None) -> Table:
+    """What a sweep will do: parameters, tokens, FLOPs and, where a rate is known, time a run."""
     table = Table("run", "state", title="Plan")
-    for heading in ("parameters", "non-embedding", "tokens", "steps", "FLOPs", "time"):
+    for heading in ("parameters", "non-embedding", "tokens", "steps", "FLOPs", *(["time"] if rate else [])):
         table.add_column(heading, justify="right")
     for config, run in zip(runs, directories, strict=True):
         shape = config.shape
@@ -51,7 +51,7 @@ def plan_table(runs: Sequence[RunConfig], directories: Sequence[RunDirectory], r
             number(config.tokens),
             str(config.steps),
             f"{flops_per_token(shape, 'model') * config.tokens:.3g}",
-            duration(device_seconds(config, rate)),
+            *([duration(wall_seconds(config, rate))] if rate else []),
         )
     return table
 
@@ -60,10 +60,11 @@ def print_failures(console: Console, failures: Sequence[Failure]) -> None:
     """Runs that did not finish, why, and where their logs are."""
     table = Table("run", "reason", title="Not finished", style="red")
     for failure in failures:
-        table.add_row(failure.run, escape(failure.reason))
+        table.add_row(failure.run, Text(failure.reason))
     console.print(table)
     for failure in failures:
-        console.print(f"log: {failure.log}", soft_wrap=True, highlight=False, markup=False)
+        if failure.log.exists():
+            console.print(Text(f"log: {failure.log}"), soft_wrap=True)
 
 
 def readable_status(run: RunDirectory) -> dict[str, Any]:
@@ -75,10 +76,9 @@ def readable_status(run: RunDirectory) -> dict[str, Any]:
         return {"state": "damaged", "message": str(error)}
 
 
-def styled_state(state: str) -> str:
+def styled_state(state: str) -> Text:
     """A state in its colour."""
-    style = STATE_STYLES.get(state)
-    return f"[{style}]{state}[/]" if style else state
+    return Text(state, STATE_STYLES.get(state, ""))
 
 
 def number(value: float) -> str:

@@ -42,9 +42,8 @@ def standing_table(standings: Sequence[Standing], width: int, lines: int | None 
     by_state = Counter(s.state for s in standings)
     wide = width >= WIDTH_FOR_BARS
     look: dict[str, Any] = {} if wide else {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0)}
-    table = Table(
-        **look, caption=Text.from_markup(", ".join(f"{n} {styled_state(state)}" for state, n in by_state.items()))
-    )
+    states = Text(", ").join(Text.assemble(f"{n} ", styled_state(state)) for state, n in by_state.items())
+    table = Table(**look, caption=states)
     table.add_column("run", overflow="ellipsis")
     table.add_column("state", no_wrap=True)
     if wide:
@@ -54,9 +53,9 @@ def standing_table(standings: Sequence[Standing], width: int, lines: int | None 
     for heading in ("step", "loss", "validation", "tokens/s", *utilisation, "left", "silent"):
         table.add_column(heading, justify="right", no_wrap=True)
 
-    def row(name: str, state: str, s: Standing, left: str) -> None:
+    def row(name: str, state: Text, s: Standing, left: str) -> None:
         table.add_row(
-            name,
+            Text(name),
             state,
             *([ProgressBar(s.steps, s.step) if s.steps else ""] if wide else []),
             f"{s.step}/{s.steps}" if s.steps else "",
@@ -81,7 +80,7 @@ def standing_table(standings: Sequence[Standing], width: int, lines: int | None 
         updated=max((s.updated for s in standings if s.updated), default=None),
     )
     waited_for = any(s.state in WAITED_FOR for s in standings)
-    row(together.run, together.state, together, _left(seconds_left(standings)) if waited_for else "")
+    row(together.run, Text(together.state), together, _left(seconds_left(standings)) if waited_for else "")
     cut: dict[str, Any] = {} if lines is None else {"no_wrap": True, "overflow": "ellipsis"}
     said = [s.message if s.message.startswith(s.run) else f"{s.run}: {s.message}" for s in shown if s.message]
     return Group(table, *(Text(line, **cut) for line in said))
@@ -123,12 +122,16 @@ class Watch:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._live.stop()
 
+    def say(self, line: str) -> None:
+        """Print a line."""
+        self.console.print(Text(line), soft_wrap=True)
+
     def event(self, what: str, run: RunConfig) -> None:
         """Print that a run was `started`, `finished`, `retried` or `failed`, or is `waiting` for another sweep."""
         name, detail = run.run_name, ""
         if what == "finished" and (result := self._directories[name].read_result()):
             detail = f", validation loss {result['val_loss']:.4f}"
-        self.console.print(f"{what:>8}  {name}{detail}", highlight=False)
+        self.say(f"{what:>8}  {name}{detail}")
 
 
 def _until_over(roster: Roster, quiet_seconds: float) -> Iterator[list[Standing]]:

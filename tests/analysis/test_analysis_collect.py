@@ -110,10 +110,11 @@ def test_a_finished_run_without_its_result_is_lost(sweep, tmp_path, one_run, ana
         (without("run.json"), "run.json is missing"),
         (edit("run.json", lambda v: v["shape"].pop("d_model")), "d_model"),
         (edit("run.json", lambda v: v.pop("training")), "no 'training'"),
-        (edit("run.json", lambda v: v.update(data="python")), "do not fit this version"),
+        (edit("run.json", lambda v: v.update(data="python")), "run.json holds a bad value of data"),
+        (edit("run.json", lambda v: v.update(attempts=[1])), "do not fit this version"),
         (edit("result.json", lambda v: v.update(run="another")), "another run's file"),
         (edit("result.json", lambda v: v.update(tokens=5)), "result.json has tokens 5, this run has 40960"),
-        (edit("result.json", lambda v: v.pop("val_loss")), "no 'val_loss'"),
+        (edit("result.json", lambda v: v.pop("val_loss")), "result.json holds no val_loss"),
         (lambda run: (run.path / "metrics.csv").write_text("a,b\n1,2\n"), "metrics.csv has columns"),
         (
             lambda run: (run.path / "metrics.csv").write_text(

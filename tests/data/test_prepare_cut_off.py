@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import pyarrow as pa
 import pytest
@@ -175,6 +177,15 @@ def test_the_second_waits_for_the_first(corpus: Corpus, tmp_path: Path) -> None:
     assert process.wait() == 0
     process.communicate()
     corpus.assert_same(tmp_path)
+
+
+def test_a_folder_without_locks_is_named(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(*_: object) -> NoReturn:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr("scaling.data.prepare.fcntl.flock", flock)
+    with pytest.raises(DataError, match=r"is on a file system that has no locks: choose another data folder"):
+        prepare(corpus.config, tmp_path, progress=False)
 
 
 def test_an_unfinished_folder_is_not_continued_with_other_files(corpus: Corpus, tmp_path: Path) -> None:

@@ -157,6 +157,29 @@ def test_a_hub_dataset_that_is_not_there(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "error", [ConnectionError("Connection reset by peer"), OSError("504 Gateway Time-out"), EOFError()]
+)
+def test_a_hub_that_stops_to_answer_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    for i in range(2):
+        write_jsonl(tmp_path / f"part{i}.jsonl", [f"{i}/{j}" for j in range(40)])
+    source = sources.open_source(DataConfig(name="hub", source="hub", hub_path=str(tmp_path)))
+    documents = source.parts["train"][1].read()
+    assert next(documents)[0] == "1/0"
+    check = sources._check_column
+
+    def fail(*_: Any) -> NoReturn:
+        raise error
+
+    monkeypatch.setattr(sources, "_check_column", fail)
+    with pytest.raises(DataError, match=r"shard 1 of 2 .*the network or the hub failed.* goes on from where it was"):
+        next(documents)
+    monkeypatch.setattr(sources, "_check_column", check)
+    assert len(read(source)) == 80
+
+
 # --- what is wrong
 
 

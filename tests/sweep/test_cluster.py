@@ -1,13 +1,21 @@
 """Settings of a cluster: what is wrong is named, and nothing of them can be more than a value of a batch script."""
 
+import io
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
 
 from scaling.errors import ConfigError
 from scaling.loading import build, docstrings
-from scaling.sweep.cluster import ClusterConfig, read_cluster
+from scaling.sweep.cluster import ClusterConfig, read_cluster, shares
+from scaling.sweep.plan import Plan
+from scaling.sweep.slurm import Jobs
 
 ROOT = Path(__file__).parents[2]
 
@@ -66,6 +74,48 @@ def test_good_settings():
     assert config.additional == additional
 
 
+@given(st.integers(1, 40), st.lists(st.integers(1, 12), min_size=1, max_size=5))
+def test_a_limit_holds_over_all_arrays_and_is_used_up(limit, runs):
+    given = shares(limit, runs)
+    assert all(1 <= share <= n for share, n in zip(given, runs, strict=True))
+    assert sum(given) == min(sum(runs), max(limit, len(runs)))
+
+
+@pytest.fixture
+def submitted(monkeypatch, tmp_path, tiny_run, change):
+    """`submitted(limit, *devices)`: how many of each array may go at a time, and what is printed."""
+    pytest.importorskip("submitit", reason="submitit is not installed: pip install 'attnres-scaling[slurm]'")
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    for name in ("srun", "squeue", "sbatch"):
+        (commands / name).write_text("#!/bin/sh\necho Submitted batch job $$\n")
+        (commands / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{commands}:/bin:/usr/bin")
+
+    def _submitted(limit, *devices):
+        runs = [change(replace(tiny_run, seed=i), "execution", devices=n) for i, n in enumerate(devices)]
+        console = Console(file=io.StringIO(), width=200)
+        Jobs(Plan("tiny", runs)).submit(runs, ClusterConfig(max_parallel=limit), "tiny", console)
+        scripts = (Path(tiny_run.execution.runs_folder) / "slurm").glob("*.sh")
+        arrays = [re.findall(r"--array=0-(\d+)%(\d+)", script.read_text()) for script in scripts]
+        arrays = [found[0] if found else (0, 1) for found in arrays]  # a single run needs none
+        return {int(last) + 1: int(most) for last, most in arrays}, console.file.getvalue()
+
+    return _submitted
+
+
+def test_runs_of_all_sizes_together_keep_to_the_limit(submitted):
+    """There is an array for each number of devices."""
+    assert submitted(4, 4, 2, 2, 1, 1, 1) == ({1: 1, 2: 1, 3: 2}, "")
+
+
+def test_a_limit_below_the_number_of_arrays_is_said(submitted):
+    arrays, said = submitted(2, 4, 2, 2, 1, 1, 1)
+    assert arrays == {1: 1, 2: 1, 3: 1}
+    assert "max_parallel is 2" in said
+    assert said.count("\n") == 1
+
+
 @pytest.fixture
 def refused(capsys, monkeypatch, tmp_path, tiny_run):
     """`refused(file, *options)`: the error lines of a sweep on a cluster whose commands are not there."""
@@ -93,6 +143,20 @@ def test_without_slurm_it_is_said_in_one_line_and_nothing_is_written(refused, ti
     [line] = refused()
     assert "there is no sbatch here: give --cluster on a login node" in line
     assert not Path(tiny_run.execution.runs_folder).exists()
+
+
+def test_a_clusters_plan_does_not_have_this_machines_speed(refused, capsys, tmp_path):
+    from scaling.cli import main
+
+    plan = ["sweep", str(tmp_path / "tiny.yaml"), "--cluster", str(tmp_path / "here.yaml"), "--dry-run"]
+    assert main(plan) == 0
+    out = capsys.readouterr().out
+    assert "1 of 1 runs to do on the cluster; the time is not known: set execution.peak_tflops" in out
+    assert " time ┃" not in out
+    assert main([*plan, "--execution.peak_tflops", "1e-6"]) == 0
+    out = capsys.readouterr().out
+    assert "1 of 1 runs to do on the cluster at 0.4 of a peak of 1e-06 TFLOP/s a device" in " ".join(out.split())
+    assert " time ┃" in out
 
 
 def test_this_machines_devices_are_not_the_clusters(refused):

@@ -35,6 +35,8 @@ codes = script.get(folder.name.split("-")[0], [0])
 code = codes[min(len((folder / "calls").read_text().splitlines()), len(codes)) - 1]
 print("playing", code)
 seen = [time.time(), os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","), os.environ.get("OMP_NUM_THREADS")]
+if set(seen[1]) & set(os.environ.get("BROKEN", "none").split(",")):
+    sys.exit(1)
 time.sleep(float(os.environ.get("PLAY_SECONDS", "0")))
 (folder / "seen").write_text(json.dumps([*seen, time.time()]))
 if code == 0:
@@ -69,9 +71,9 @@ def runs(tiny_run, change):
     ]
 
 
-def work(runs, devices=DEVICES):
+def work(runs, devices=DEVICES, say=print):
     events = []
-    queue = LocalQueue(runs, devices, lambda what, config: events.append((what, config.variant)))
+    queue = LocalQueue(runs, devices, lambda what, config: events.append((what, config.variant)), say)
     wait_until(lambda: not queue.advance(), seconds=300)
     return queue.failures, events
 
@@ -235,26 +237,33 @@ def test_no_device_is_given_to_two_runs_at_once_and_larger_runs_go_first(runs, p
     assert any(end > start for (_, end), (start, _) in pairwise(starts))  # some do overlap
 
 
-def start_times(size, demands):
-    """When the queue starts runs of the given (devices, duration), in ticks; their processes are played."""
+def play_in_ticks(size, demands, broken=frozenset()):
+    """What fails, and when the queue starts runs of the given (devices, duration), in ticks; processes are played.
+
+    A run on a device of `broken` ends with status 1 at once.
+    """
     tick, starts = 0, {}
 
     class Queue(LocalQueue):
         def _launch(self, job):
-            end = tick + job.config.duration
+            bad = not broken.isdisjoint(job.devices)
+            end, code = tick + (0 if bad else job.config.duration), int(bad)
             starts[job.config.number] = tick
-            job.process = SimpleNamespace(poll=lambda: 0 if tick >= end else None)
+            busy = [place for other in self._running for place in other.devices]
+            assert len(set(busy)) == len(busy)
+            job.process = SimpleNamespace(poll=lambda: code if tick >= end else None)
 
     runs = [
         SimpleNamespace(
-            number=i, duration=d, directory=RunDirectory("none"), execution=SimpleNamespace(devices=n, retries=0)
+            number=i, duration=d, run_name=str(i), directory=RunDirectory("none"),
+            execution=SimpleNamespace(devices=n, retries=2),
         )
         for i, (n, d) in enumerate(demands)
-    ]
-    queue = Queue(runs, [Device()] * size, lambda *_: None)
+    ]  # fmt: skip
+    queue = Queue(runs, [Device(gpu=str(i)) for i in range(size)], lambda *_: None, lambda _: None)
     while queue.advance():
         tick += 1
-    return starts
+    return queue.failures, starts
 
 
 @given(st.data(), st.integers(1, 8))
@@ -262,7 +271,7 @@ def test_nobody_starves_because_the_first_in_line_takes_what_the_next_larger_run
     """Whoever fits starts; a run that all larger ones have gone before waits for the end of one of those at most."""
     demands = data.draw(st.lists(st.tuples(st.integers(1, size), st.integers(1, 6)), min_size=1, max_size=12))
     demands.sort(key=lambda demand: -demand[0])
-    starts = start_times(size, demands)
+    _, starts = play_in_ticks(size, demands)
     assert starts.keys() == set(range(len(demands)))
     ends = {i: start + demands[i][1] for i, start in starts.items()}
     for i in range(1, len(demands)):
@@ -274,6 +283,97 @@ def test_a_process_has_as_many_threads_with_one_run_left_as_with_many(runs, play
     play(full=[1, 1, 0])
     work(runs, [Device(threads=3)] * 2)
     assert {json.loads((run.directory.path / "seen").read_text())[2] for run in runs} == {"3"}
+
+
+# --- broken devices
+
+
+@pytest.fixture
+def many(runs):
+    """`many(15)`: as many runs of one arm."""
+    return lambda n: [replace(runs[0], seed=seed) for seed in range(n)]
+
+
+def test_a_broken_gpu_is_set_aside_after_two_runs_and_costs_no_run(many, play, monkeypatch):
+    """T5."""
+    play()
+    monkeypatch.setenv("BROKEN", "0")
+    monkeypatch.setenv("PLAY_SECONDS", "0.3")
+    runs, said = many(15), []
+    failures, events = work(runs, [Device(gpu=str(i)) for i in range(8)], said.append)
+    assert failures == []
+    assert [what for what, _ in events].count("retried") == 2
+    (line,) = said
+    one, other = (run for run in runs if len(calls_of(run)) == 2)
+    assert line.startswith("GPU 0 is set aside: two runs failed on it: ")
+    assert one.run_name in line
+    assert other.run_name in line
+    assert "log.txt" in line
+
+
+def test_a_retry_waits_for_another_gpu_and_goes_back_where_there_is_none(many, play, monkeypatch):
+    play()
+    monkeypatch.setenv("BROKEN", "0")
+    monkeypatch.setenv("PLAY_SECONDS", "1")
+    one, other = many(2)
+    assert work([one, other], [Device(gpu="0"), Device(gpu="1")])[0] == []
+    assert len(calls_of(one)) == 2  # not tried on GPU 0 again while the other run had GPU 1
+    monkeypatch.setenv("BROKEN", "0,1")
+    (last,) = many(3)[2:]
+    failures, _ = work([last], [Device(gpu="0")])
+    assert [f.reason for f in failures] == ["ended with status 1"]
+    assert len(calls_of(last)) == 1 + 2
+
+
+def test_where_every_gpu_is_broken_the_sweep_ends_and_names_what_never_started(many, play, monkeypatch):
+    play()
+    monkeypatch.setenv("BROKEN", "0,1")
+    runs, said = many(6), []
+    failures, _ = work(runs, [Device(gpu="0"), Device(gpu="1")], said.append)
+    assert {f.run for f in failures} == {run.run_name for run in runs}
+    assert sorted(line.partition(":")[0] for line in said) == ["GPU 0 is set aside", "GPU 1 is set aside"]
+    reasons = {f.run: f.reason for f in failures}
+    assert reasons[runs[5].run_name] == "not started: it needs 1 of the 0 GPUs that are left"
+    assert not runs[5].directory.path.exists()
+    tried = [run for run in runs if run.directory.path.exists()]
+    assert all(reasons[run.run_name].startswith("ended with status 1") for run in tried)
+
+
+def test_a_finished_run_is_no_failure_where_no_gpu_is_left(many, play, monkeypatch):
+    play()
+    monkeypatch.setenv("BROKEN", "0")
+    *broken, finished = many(3)
+    finished.directory.write_result({"val_loss": 1.0})
+    failures, _ = work([*broken, finished], [Device(gpu="0")], lambda _: None)
+    assert {f.run for f in failures} == {run.run_name for run in broken}
+
+
+def test_a_success_in_between_clears_a_gpu(runs, play, change):
+    """Two runs that fail by themselves do not make a GPU a broken one."""
+    play(baseline=[1], block=[0], full=[1])
+    runs, said = [change(run, "execution", retries=0) for run in runs], []
+    failures, _ = work(runs, [Device(gpu="0")], said.append)
+    assert len(failures) == 2
+    assert said == []
+
+
+def test_parts_of_a_cpu_are_never_set_aside(many, play):
+    """They are one machine: another part would not help."""
+    play(baseline=[1])
+    said = []
+    failures, _ = work(many(5), DEVICES, said.append)
+    assert [f.reason for f in failures] == ["ended with status 1"] * 5
+    assert said == []
+
+
+@given(st.data(), st.integers(2, 8))
+def test_one_broken_gpu_costs_no_run_that_fits_twice(data, size):
+    """Whatever runs ask for and however long they take: they are all trained, no device by two at once."""
+    demands = data.draw(st.lists(st.tuples(st.integers(1, size // 2), st.integers(1, 6)), min_size=1, max_size=12))
+    broken = data.draw(st.integers(0, size - 1))
+    failed, starts = play_in_ticks(size, demands, {broken})
+    assert failed == []
+    assert starts.keys() == set(range(len(demands)))
 
 
 # --- stopping

@@ -1,6 +1,7 @@
 """What a person sees of a sweep, from real run directories: states, bars, what is left, and when the watch ends."""
 
 import io
+import json
 import re
 import threading
 import time
@@ -123,6 +124,46 @@ def test_a_damaged_run_hides_no_other(folder):
     assert row(text, "bad ")[1] == "damaged"
     assert row(text, "good")[1] == "finished"
     assert "is not JSON" in " ".join(text.split())
+
+
+STRANGE = [
+    ("status.json", {}),
+    ("status.json", {"state": "[/x]"}),
+    ("status.json", {"state": "running", "updated": "abc"}),
+    ("status.json", {"state": "failed", "step": 3, "steps": "7"}),
+    ("result.json", {"val_loss": "[/x]"}),
+    ("run.json", {}),
+    ("run.json", {"training": []}),
+    ("run.json", {"training": {"steps": "12", "batch_tokens": None}, "flops_per_token": {"model": 1}}),
+    ("run.json", {"training": {"steps": float("inf"), "batch_tokens": 1}, "flops_per_token": {"model": 1}}),
+    ("run.json", {"training": {"steps": 10**400, "batch_tokens": 1}, "flops_per_token": {"model": 1}}),
+]
+
+
+@pytest.mark.parametrize(("name", "content"), STRANGE)
+def test_a_strangers_file_is_damage_of_that_run_alone(folder, capsys, name, content):
+    finish(run_in(folder, "good", "running"))
+    (run_in(folder, "bad", "failed").path / name).write_text(json.dumps(content))
+    assert main(["status", str(folder)]) == 0
+    text = capsys.readouterr().out
+    assert row(text, "│ bad ")[1] == "damaged"
+    assert row(text, "│ good ")[1] == "finished"
+    assert f"bad/{name}" in "".join(text.split())
+
+
+def test_names_and_texts_are_printed_as_they_are(folder, capsys):
+    """None of them is markup."""
+    for name in ("[red]one", "two[", "x"):
+        run_in(folder, name, "failed", message="[/nothing] [bold]is open\\")
+    (folder / "[").mkdir()
+    (folder / "x").rename(folder / "[" / "x]")  # what would be a folder of its own closes a tag
+    assert main(["status", str(folder)]) == 0
+    text = capsys.readouterr().out
+    for name in ("[red]one", "two["):
+        assert row(text, f"│ {name} ")[1] == "failed"
+        assert f"{name}: [/nothing] [bold]is open\\" in text
+    assert main(["status", str(folder / "[")]) == 0
+    assert row(capsys.readouterr().out, "│ x] ")[1] == "failed"
 
 
 def test_where_lines_are_few_what_runs_is_shown_and_the_rest_counted(folder):
