@@ -178,7 +178,7 @@ def test_missing_kernels_are_said_once_before_anything_starts(capsys, tiny_run, 
     monkeypatch.setattr("scaling.sweep.devices.visible_gpus", lambda: ["0"])
     monkeypatch.setattr("scaling.sweep.estimate.gpu_facts", lambda _: None)  # a GPU that is only said to be there
     (line,) = complaint_of(capsys, "sweep", sweep_file, "--execution.accelerator", "cuda")
-    assert "needs its kernels: pip install 'attnres-scaling[kimi]'" in line
+    assert "needs its kernels (ModuleNotFoundError: No module named 'fla'): pip install 'attnres-scaling[kimi]'" in line
     assert not Path(tiny_run.execution.runs_folder, "tiny").exists()
 
 

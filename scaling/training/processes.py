@@ -29,8 +29,9 @@ PATIENCE_SECONDS = 30.0
 class Processes:
     """A context in which the other processes of a run live, for its first process.
 
-    In every process it takes the connection down, which over NCCL waits for all of them: so after a failure nobody
-    does, and Lightning's own attempt at the end of the process is called off.
+    In every process it takes the connection down. Over NCCL that waits for all of them: so the first process does it
+    before it waits for the others' ends, after a failure nobody does, and Lightning's own attempt at the end of the
+    process is called off. Otherwise the first process is the last to do it.
     """
 
     def __init__(self, run: RunDirectory, config: RunConfig, report: Report):
@@ -63,7 +64,8 @@ class Processes:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._over.set()
         atexit.unregister(_destroy_dist_connection)
-        if torch.distributed.is_initialized() and error is None:
+        connected = torch.distributed.is_initialized() and error is None
+        if connected and torch.distributed.get_backend() == "nccl":
             torch.distributed.destroy_process_group()
         patience = PATIENCE_SECONDS if error is None else NOTICE_SECONDS if isinstance(error, RuntimeError) else 0.0
         end = time.monotonic() + patience
@@ -74,6 +76,8 @@ class Processes:
             process.kill()
         for process in self._others:
             process.wait()
+        if connected and torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
         os.environ.clear()
         os.environ |= self._before
         if lost and isinstance(error, RuntimeError):
