@@ -70,7 +70,10 @@ def _train(run: RunDirectory, config: RunConfig, console: Console, stop: StopReq
             report.say(attempt=attempt, steps=config.steps, message=message)
         module = TrainingModule(config)
         if config.execution.compile:
-            torch._dynamo.config.optimize_ddp = False  # splitting the graph at DDP's buckets breaks reads of blocks
+            # Parts of a tensor that leave a graph, as where DDP and FSDP cut it, would else be made from the wrong one.
+            torch._functorch.config.view_replay_for_aliased_outputs = False
+            # FSDP cuts it at every sublayer, which is compiled by itself with and without gradients: 8 is for fewer.
+            torch._dynamo.config.recompile_limit = 4 * config.model.n_sublayers
             module.model.compile(dynamic=False)
         recorder = Recorder(run, config, data, attempt, message, report, stop)
         callbacks: list[pl.Callback] = [recorder, ProgressDisplay(config, recorder, console)]
