@@ -279,9 +279,13 @@ def report(sweep: Disturbed, reference: Path, seed: int, console: Console) -> bo
             ours.name, str(sweep.hit[ours.name]), str(attempts), f"{loss:.9f}", "same bytes" if equal else "DIFFERS"
         )
     console.print(table)
-    tables_equal = final_table(sweep.folder) == final_table(reference)
-    console.print(f"final table without {', '.join(DISTURBED)}: {'identical' if tables_equal else 'DIFFERENT'}")
-    return same and tables_equal
+    pairs = zip(final_table(sweep.folder), final_table(reference), strict=True)
+    different = sorted(
+        {name for ours, theirs in pairs for name in ours.keys() | theirs if ours.get(name) != theirs.get(name)}
+    )
+    outcome = f"{', '.join(different)} DIFFER" if different else "identical"
+    console.print(f"final table without {', '.join(DISTURBED)}: {outcome}")
+    return same and not different
 
 
 if __name__ == "__main__":
