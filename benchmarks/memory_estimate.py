@@ -42,10 +42,11 @@ PAGES_OF_THEIR_OWN = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 
 
 def _run(
-    name: str, layers: int, width: int, heads: int, mlp: int, vocab: int, sequences: int, length: int
-) -> RunConfig:
+    name: str, layers: int, width: int, heads: int, mlp: int, vocab: int, sequences: int, length: int,
+    kimi: KimiConfig | None = None,
+) -> RunConfig:  # fmt: skip
     return RunConfig(
-        model=ModelConfig(name=name, n_layers=layers, d_model=width, n_heads=heads, head_dim=64, d_ff=mlp),
+        model=ModelConfig(name=name, n_layers=layers, d_model=width, n_heads=heads, head_dim=64, d_ff=mlp, kimi=kimi),
         data=DataConfig(name="random", source="python", vocab_size=vocab),
         train=TrainConfig(seq_len=length, batch_tokens=sequences * length, tokens=2 * sequences * length),
         execution=ExecutionConfig(accelerator="cpu"),
@@ -60,12 +61,9 @@ SIZES = {
         _run("wide", 6, 768, 12, 2048, 8192, 1, 512),  # weights and optimiser
         _run("deep", 24, 256, 4, 704, 4096, 4, 512),  # many sources
         _run("words", 4, 256, 4, 704, 32768, 4, 512),  # logits
+        _run("kimi", 4, 256, 4, 128, 4096, 4, 256, KimiConfig(n_experts=16, experts_per_token=4, kv_rank=64)),
     )
 }
-KIMI = KimiConfig(n_experts=16, experts_per_token=4, kv_rank=64)
-SIZES["kimi"] = replace(
-    _run("kimi", 4, 256, 4, 128, 4096, 4, 256), model=replace(SIZES["words"].model, name="kimi", d_ff=128, kimi=KIMI)
-)
 CASES = list(product(("baseline", "block", "full"), ("float32", "bf16"), (False, True)))
 
 

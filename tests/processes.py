@@ -1,7 +1,22 @@
-"""Looking at other processes, which start and end while one looks."""
+"""Training in other processes, and looking at them, which start and end while one looks."""
 
+import subprocess
+import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
+
+import yaml
+
+
+def train_by_command_line(run, tmp_path):
+    """Train in processes of its own, which say nothing on stderr; returns the result."""
+    file = tmp_path / "run.yaml"
+    file.write_text(yaml.safe_dump(asdict(run)))
+    command = [sys.executable, "-m", "scaling", "train", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return run.directory.read_result()
 
 
 def wait_until(condition, seconds=60.0, pause=0.02):

@@ -1,14 +1,12 @@
 """What holds for every residual scheme and ablation; what is one scheme's own is in the test files beside this one."""
 
 import shutil
-import subprocess
-import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 import torch
-import yaml
 from interruption import killed_after
+from processes import train_by_command_line
 from rich.console import Console
 from scheme_cases import CASES, EPS, SCHEMES_ONCE, TOKENS, built, doubles, model_of, over, randomise, walk
 from torch import nn
@@ -237,12 +235,8 @@ def test_two_processes_train_the_same_model(name, strategy, tiny_run, change, tm
     """M9: without a search for unused parameters, and with the scheme's own in shards."""
     one = replace(tiny_run, residual=CASES[name].config, variant="arm")
     two = change(one, "execution", runs_folder=str(tmp_path / "two"), devices=2, strategy=strategy)
-    (tmp_path / "run.yaml").write_text(yaml.safe_dump(asdict(two)))
-    command = [sys.executable, "-m", "scaling", "train", str(tmp_path / "run.yaml")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    expected = train(one, Console(quiet=True))["val_loss"]
-    assert two.directory.read_result()["val_loss"] == pytest.approx(expected, rel=1e-5)
+    ours, expected = train_by_command_line(two, tmp_path), train(one, Console(quiet=True))
+    assert ours["val_loss"] == pytest.approx(expected["val_loss"], rel=1e-5)
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs g++ on a CPU")

@@ -1,14 +1,12 @@
 """One run on several devices, by either strategy: the same run, and checkpoints that are nobody's own (rows C4, M9)."""
 
-import subprocess
-import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from interruption import killed_after
+from processes import train_by_command_line
 from rich.console import Console
 
 from scaling.compute import parameters
@@ -18,16 +16,6 @@ from scaling.training.run import train
 
 QUIET = Console(quiet=True)
 STRATEGIES = ("ddp", "fsdp")
-
-
-def by_command_line(run, tmp_path):
-    """Train in processes of its own; returns the result."""
-    file = tmp_path / "run.yaml"
-    file.write_text(yaml.safe_dump(asdict(run)))
-    command = [sys.executable, "-m", "scaling", "train", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    return run.directory.read_result()
 
 
 @pytest.fixture
@@ -48,7 +36,7 @@ def losses_of(run, column="train_loss"):
 def test_two_processes_train_the_same_model(tiny_run, on_two, tmp_path, strategy):
     """M9, A1 to A3, C4: all parameters used; batches, losses, norms and compute as of one process."""
     two, one = on_two(strategy), tiny_run
-    results = [by_command_line(two, tmp_path), train(one, QUIET)]
+    results = [train_by_command_line(two, tmp_path), train(one, QUIET)]
     for key in ("batches_hash", "data_hash", "tokens", "val_tokens"):
         assert results[0][key] == results[1][key], key
     assert results[0]["val_loss"] == pytest.approx(results[1]["val_loss"], rel=1e-6)
@@ -82,7 +70,7 @@ def test_a_run_goes_on_with_another_number_of_devices(tiny_run, on_two, change, 
     if after is None:
         train(then, QUIET)
     else:
-        by_command_line(then, tmp_path)
+        train_by_command_line(then, tmp_path)
     assert losses_of(then) == pytest.approx(losses_of(whole), rel=1e-6)
     assert [row["attempt"] for row in then.directory.read_metrics().rows] == [1, 1, 1, 1, 1, 2]
 
@@ -94,13 +82,13 @@ def test_equal_weights_have_one_hash_whoever_holds_them(tiny_run, on_two, change
     killed_after(12, tiny_run, monkeypatch)
     shared = on_two("fsdp")
     Path(shared.execution.runs_folder).symlink_to(tiny_run.execution.runs_folder)
-    assert by_command_line(shared, tmp_path) == whole.directory.read_result()
+    assert train_by_command_line(shared, tmp_path) == whole.directory.read_result()
 
 
 def test_a_checkpoint_of_shares_holds_what_one_device_writes(tiny_run, on_two, change, tmp_path):
     """Every entry, shape and number of the optimiser's state."""
     runs = on_two("fsdp"), tiny_run
-    by_command_line(runs[0], tmp_path)
+    train_by_command_line(runs[0], tmp_path)
     train(runs[1], QUIET)
     shared, alone = (torch.load(run.directory.last_checkpoint, weights_only=True) for run in runs)
     assert shared["state_dict"].keys() == alone["state_dict"].keys()
@@ -116,7 +104,7 @@ def test_a_checkpoint_of_shares_holds_what_one_device_writes(tiny_run, on_two, c
 def test_dynamics_are_measured_by_one_process_and_change_nothing(tiny_run, on_two, change, tmp_path):
     with_and_without = [on_two("ddp", dynamics_every=every) for every in (4, None)]
     with_and_without[1] = change(with_and_without[1], "execution", runs_folder=str(tmp_path / "without"))
-    results = [by_command_line(run, tmp_path) for run in with_and_without]
+    results = [train_by_command_line(run, tmp_path) for run in with_and_without]
     assert results[0] == results[1]
     one = change(tiny_run, "execution", dynamics_every=4)
     train(one, QUIET)
@@ -138,7 +126,7 @@ def test_two_processes_in_bf16_with_compiled_checkpointed_micro_batches(tiny_run
     assert sum(parameters(bf16.shape).values()) * 4 > 2**20
     everything = {"compile": True, "checkpoint_activations": True, "micro_batch": 2}
     two = on_two(strategy, bf16, **everything)
-    by_command_line(two, tmp_path)
+    train_by_command_line(two, tmp_path)
     train(bf16, QUIET)
     assert losses_of(two) == pytest.approx(losses_of(bf16), rel=2e-3)
 
